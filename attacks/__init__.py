@@ -1,0 +1,1 @@
+"""Attacks: a malicious server (privacy) or a malicious client (integrity)."""

@@ -1,0 +1,16 @@
+"""No attack: rounds are played and observed, nothing is reconstructed."""
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from fedsim.interfaces import Attack
+from fedsim.types import Observation, Reconstruction, Task
+
+
+class NoAttack(Attack):
+    """No attack: train and save the observations only (attack them later with `fedsim replay`)."""
+
+    def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
+        """Recover nothing."""
+        return Reconstruction()

@@ -1,0 +1,26 @@
+"""Which classes a batch holds, from the signs of the last layer's gradient rows.
+
+What leaks: the presence of classes; exact for one example with non-negative embeddings.
+Paper: Zhao et al., iDLG: Improved Deep Leakage from Gradients (2020), scaled to batches as in Ma et al. (2023).
+Assumes: softmax cross-entropy, non-negative embeddings (ReLU, sigmoid).
+Fails: on repeated and neighbouring classes, whose rows mix signs, and with negative activations.
+"""
+
+import time
+from collections.abc import Sequence
+
+from torch import nn
+
+from attacks.privacy.labels.last_layer import last_layer
+from fedsim.interfaces import Attack
+from fedsim.types import Observation, Reconstruction, Task
+
+
+class IDLG(Attack):
+    """Class presence by sign: every class whose gradient row sums to less than zero."""
+
+    def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
+        """Restore which classes are in the observed batch."""
+        started = time.perf_counter()
+        row_sums = last_layer(model, task, observations[-1]).weight_gradient.sum(dim=1)
+        return Reconstruction(class_presence=row_sums < 0, seconds=time.perf_counter() - started)

@@ -1,0 +1,90 @@
+"""What every label attack reads: the last linear layer and its gradient.
+
+The layer is found by its place, not by its name: it is the linear module whose output is the model's.
+"""
+
+import functools
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedsim.errors import FedsimError
+from fedsim.types import Observation, Task
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LastLayer:
+    """The last layer z = W e + b as the server sent it, and the batch-mean gradient, all in float64."""
+
+    weight: Tensor  # W (C, m)
+    bias: Tensor  # b (C)
+    weight_gradient: Tensor  # G (C, m)
+    bias_gradient: Tensor  # g (C)
+    num_examples: int  # K
+
+
+def last_layer(model: nn.Module, task: Task, observation: Observation) -> LastLayer:
+    """Read the last linear layer and its mean gradient out of an observation."""
+    name = last_linear_name(model, task.input_shape)
+    if observation.num_examples is None:
+        raise FedsimError(
+            "label restoration needs the number of examples, and the clients do not disclose it. "
+            "Remedy: add num_examples to federation.disclose."
+        )
+    scale = _gradient_scale(observation)
+    weight, bias = f"{name}.weight", f"{name}.bias"
+    return LastLayer(
+        weight=observation.sent[weight].double(),
+        bias=observation.sent[bias].double(),
+        weight_gradient=observation.received[weight].double() * scale,
+        bias_gradient=observation.received[bias].double() * scale,
+        num_examples=observation.num_examples,
+    )
+
+
+@functools.lru_cache(maxsize=4)
+def last_linear_name(model: nn.Module, input_shape: tuple[int, int, int]) -> str:
+    """Return the name of the linear layer whose output is the model's output."""
+    outputs: dict[str, Tensor] = {}
+
+    def remember(name: str) -> torch.utils.hooks.RemovableHandle:
+        def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            outputs[name] = output
+
+        return model.get_submodule(name).register_forward_hook(hook)
+
+    hooks = [remember(name) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    try:
+        with torch.no_grad():
+            parameter = next(model.parameters())
+            logits = model(torch.zeros(1, *input_shape, dtype=parameter.dtype, device=parameter.device))
+    finally:
+        for handle in hooks:
+            handle.remove()
+    for name, output in outputs.items():
+        if output is logits:
+            if model.get_submodule(name).bias is None:
+                raise FedsimError(
+                    f"the last layer {name!r} has no bias, whose gradient label restoration divides by. "
+                    "Remedy: a model with a biased last layer."
+                )
+            return name
+    raise FedsimError(
+        "the model does not end in a linear layer, which label restoration reads. "
+        "Remedy: a model whose output is that of an nn.Linear."
+    )
+
+
+def _gradient_scale(observation: Observation) -> float:
+    """Return the factor that turns what was received into a mean gradient."""
+    if observation.kind == "gradient":
+        return 1.0
+    if observation.learning_rate is None or observation.local_steps is None:
+        raise FedsimError(
+            "an update is a gradient only up to the learning rate and the number of local steps, and the "
+            "clients do not disclose both. Remedy: add learning_rate and local_steps to federation.disclose."
+        )
+    if observation.learning_rate == 0:
+        raise FedsimError("an update made with learning rate 0 holds no gradient")
+    return -1.0 / (observation.learning_rate * observation.local_steps)

@@ -1,0 +1,206 @@
+"""From config to objects: the only place that instantiates, and the last one that sees a config."""
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException, InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+from torch import Tensor, nn
+
+from fedsim.catalog import config_dir
+from fedsim.client import ClientSetup
+from fedsim.data.images import Dataset
+from fedsim.data.partition import partition
+from fedsim.errors import FedsimError
+from fedsim.experiment import Experiment
+from fedsim.federation import Federation
+from fedsim.interfaces import Attack, Defense, Metric
+from fedsim.randomness import derived_seed
+from fedsim.runfolder import read_tensors, write_tensors
+from fedsim.types import Task
+
+PARTITION_FILE = "partition.safetensors"
+
+
+def compose(overrides: Sequence[str] = ()) -> DictConfig:
+    """Compose a config as the command line would, for tests and notebooks."""
+    return compose_with_folder(overrides)[0]
+
+
+def compose_with_folder(overrides: Sequence[str]) -> tuple[DictConfig, Path]:
+    """Compose a config, and say which run folder it asks for."""
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(config_dir()), version_base="1.3"):
+            config = hydra_compose("config", overrides=list(overrides), return_hydra_config=True)
+            HydraConfig.instance().set_config(config)
+            return plain(config), Path(config.hydra.run.dir)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise FedsimError(str(error)) from error
+
+
+def plain(config: DictConfig) -> DictConfig:
+    """Resolve a config and take Hydra's own settings out of it."""
+    with open_dict(config):
+        own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    try:
+        resolved = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise FedsimError(f"config: {error}. Remedy: set that key on the command line.") from error
+    made = OmegaConf.create(resolved)
+    assert isinstance(made, DictConfig)
+    return made
+
+
+def experiment(config: DictConfig) -> Experiment:
+    """Build everything that a run needs from a resolved config."""
+    _check_top_level(config)
+    data = _dataset(OmegaConf.to_yaml(config.data))
+    config_text = OmegaConf.to_yaml(config)
+    return Experiment(
+        name=str(config.name),
+        seed=config.seed,
+        config_text=config_text,
+        prepare_clients=functools.partial(prepare_clients, config_text),
+        task=data.task,
+        test=data.test,
+        model=_model(config, data.task),
+        federation=_federation(config),
+        engine=_instantiate(config.engine, "engine"),
+        attack=_of_type(_instantiate(config.attack, "attack"), Attack, "attack"),
+        attack_name=str(config.choices.attack),
+        metrics=_list(config.metric, Metric, "metric"),
+        device=str(config.device),
+        threads=config.threads,
+    )
+
+
+def prepare_clients(config_text: str, folder: Path) -> Callable[[], ClientSetup]:
+    """Decide who owns which images, once, and leave it where every client's process finds it.
+
+    Returns what a client calls to get its setup. It carries no data, so that it can travel to workers.
+    """
+    config = _parse(config_text)
+    rules, data = _federation(config), _dataset(OmegaConf.to_yaml(config.data))
+    shares = partition(
+        data.train.labels,
+        clients=rules.clients,
+        kind=rules.partition,
+        alpha=rules.alpha,
+        classes_per_client=rules.classes_per_client,
+        seed=config.seed,
+    )
+    write_tensors(folder / PARTITION_FILE, {f"client_{i}": share for i, share in enumerate(shares)})
+    return functools.partial(client_setup, config_text, folder)
+
+
+@functools.lru_cache(maxsize=1)
+def client_setup(config_text: str, folder: Path) -> ClientSetup:
+    """Build what clients need, once in each process that runs clients."""
+    config = _parse(config_text)
+    data = _dataset(OmegaConf.to_yaml(config.data))
+    shares, _ = read_tensors(folder / PARTITION_FILE)
+    return ClientSetup(
+        model=_model(config, data.task),
+        train=data.train,
+        shares=tuple(shares[f"client_{i}"] for i in range(len(shares))),
+        federation=_federation(config),
+        defenses=_list(config.defense, Defense, "defense"),
+        seed=config.seed,
+        device=str(config.device),
+        threads=config.threads,
+    )
+
+
+@functools.lru_cache(maxsize=2)
+def _dataset(data_text: str) -> Dataset:
+    return _of_type(_instantiate(_parse(data_text), "data"), Dataset, "data")
+
+
+def _federation(config: DictConfig) -> Federation:
+    return _of_type(_instantiate(config.federation, "federation"), Federation, "federation")
+
+
+def _model(config: DictConfig, task: Task) -> nn.Module:
+    """Build the model with its seeded initialisation, or the weights of model.checkpoint."""
+    node = OmegaConf.create({key: value for key, value in config.model.items() if key != "checkpoint"})
+    assert isinstance(node, DictConfig)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derived_seed(config.seed, "model"))
+        model = _instantiate(node, "model", task)
+    model = _of_type(model, nn.Module, "model").eval()
+    if config.model.get("checkpoint"):
+        load_checkpoint(model, Path(config.model.checkpoint).expanduser())
+    return model
+
+
+def load_checkpoint(model: nn.Module, path: Path) -> None:
+    """Load safetensors weights, such as an earlier run's model.safetensors, into a model."""
+    stored, _ = read_tensors(path)
+    expected: dict[str, Tensor] = model.state_dict()
+    parameters = {name for name, _ in model.named_parameters()}
+    for name in sorted(parameters | stored.keys()):
+        if name not in stored or name not in expected:
+            what = "misses" if name not in stored else "holds unknown"
+            raise FedsimError(f"{path} {what} tensor {name!r}. Remedy: a checkpoint of the same model.")
+        if stored[name].shape != expected[name].shape:
+            raise FedsimError(
+                f"{path}: tensor {name!r}: expected shape {tuple(expected[name].shape)}, "
+                f"got {tuple(stored[name].shape)}. Remedy: a checkpoint of the same model and data shape."
+            )
+    model.load_state_dict(stored, strict=False)  # buffers may be missing: only parameters travel
+
+
+def _check_top_level(config: DictConfig) -> None:
+    if not isinstance(config.seed, int):
+        raise FedsimError(f"seed: expected a whole number, got {config.seed!r}")
+    if not isinstance(config.threads, int) or config.threads < 1:
+        raise FedsimError(f"threads: expected a whole number of at least 1, got {config.threads!r}")
+    try:
+        device = torch.device(config.device)
+    except RuntimeError as error:
+        raise FedsimError(f"device: expected cpu or cuda, got {config.device!r}") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise FedsimError("device=cuda: torch finds no GPU here. Remedy: device=cpu.")
+
+
+def _parse(text: str) -> DictConfig:
+    config = OmegaConf.create(text)
+    assert isinstance(config, DictConfig)
+    return config
+
+
+def _list(nodes: DictConfig | None, kind: type, group: str) -> tuple[Any, ...]:
+    """Build the members of a group that composes: {name: {_target_: ...}, ...}, in order."""
+    named = (nodes or {}).items()
+    return tuple(_of_type(_instantiate(node, f"{group}.{name}"), kind, group) for name, node in named)
+
+
+def _of_type(value: Any, kind: type, group: str) -> Any:
+    if not isinstance(value, kind):
+        raise FedsimError(f"{group}: expected a {kind.__name__}, got {type(value).__name__}")
+    return value
+
+
+def _instantiate(node: DictConfig, group: str, *arguments: Any) -> Any:
+    """Call the node's target; its own complaints come out as they are, the rest with the group's name."""
+    if not isinstance(node, DictConfig) or "_target_" not in node:
+        raise FedsimError(f"{group}: expected a config with a _target_, got {node!r}")
+    try:
+        call = instantiate(node, _partial_=True, _convert_="all")
+        unknown = set(call.keywords) - set(inspect.signature(call.func).parameters)
+        if unknown:
+            raise FedsimError(f"{group}: {node._target_} takes no argument {min(unknown)!r}")
+        return call(*arguments)
+    except (InstantiationException, TypeError) as error:
+        raise FedsimError(f"{group}: {error}") from error

@@ -1,0 +1,167 @@
+"""The `fedsim` command. Imports of torch, Flower and Hydra wait until a command needs them."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedsim import __version__
+from fedsim.errors import FedsimError
+
+if TYPE_CHECKING:
+    from fedsim.runfolder import RunFolder
+
+HELP = """\
+fedsim: a federated-learning attack laboratory.
+
+  fedsim [KEY=VALUE ...]              play a federation, attack it, score the attack, write a report
+  fedsim -m [KEY=VALUE,VALUE ...]     sweep: one run for every combination, and one report over all
+  fedsim list [GROUP ...]             what there is: attacks, defences, data sets, models, metrics, experiments
+  fedsim report DIR ...               write the reports of run folders or sweeps again
+  fedsim replay RUN [attack=... ...]  attack an earlier run's saved observations again, without training
+  fedsim --version | --help
+
+Keys are Hydra overrides of conf/config.yaml, for example:
+
+  fedsim attack=idlg model=lenet5 data=cifar10_small
+  fedsim federation=fedavg federation.rounds=5 federation.clients=10 engine=ray
+  fedsim -m attack=ilrg,idlg federation.batch_size=8,24,64
+  fedsim experiment=NAME              a named experiment (see `fedsim list experiment`)
+  fedsim seed=1 hydra.run.dir=DIR     another seed, a run folder of your choice
+  fedsim --cfg job                    show the composed config and stop
+
+Results go to runs/DATE/TIME_NAME: report.html, summary.json, scores.csv, config.yaml, observations,
+truth and guesses. The last line printed is that folder.
+"""
+
+
+def main() -> None:
+    """Run the command line; a user's mistake ends in one clear message and status 1."""
+    arguments = sys.argv[1:]
+    first = arguments[0] if arguments else ""
+    commands: dict[str, Callable[[Sequence[str]], None]] = {"list": _list, "report": _report, "replay": _replay}
+    try:
+        if first in ("-h", "--help", "help"):
+            print(HELP, end="")
+        elif first == "--version":
+            print(f"fedsim {__version__}")
+        elif first in commands:
+            commands[first](arguments[1:])
+        elif first and not first.startswith("-") and "=" not in first and not first.startswith(("~", "+")):
+            raise FedsimError(
+                f"unknown command {first!r}: expected list, report, replay or KEY=VALUE. See fedsim --help."
+            )
+        else:
+            _experiment()
+    except FedsimError as error:
+        print(f"fedsim: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("fedsim: interrupted; what there was is kept", file=sys.stderr)
+        sys.exit(130)
+
+
+def _experiment() -> None:
+    """Hand over to Hydra, which composes the config and calls back, once or for every run of a sweep."""
+    import hydra
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+
+    from fedsim.catalog import config_dir
+
+    failures: list[FedsimError] = []
+
+    @hydra.main(config_path=str(config_dir()), config_name="config", version_base="1.3")
+    def task(config: Any) -> None:
+        from fedsim import build
+        from fedsim.experiment import run
+
+        path = Path(HydraConfig.get().runtime.output_dir)
+        sweeping = HydraConfig.get().mode == RunMode.MULTIRUN
+        try:
+            _announce(run(build.experiment(build.plain(config)), path), last_line=not sweeping)
+        except FedsimError as error:
+            failures.append(error)
+            if sweeping:  # the other runs go on
+                print(f"fedsim: {path.name}: {error}", file=sys.stderr)
+
+    task()
+    if failures:
+        raise failures[0]
+
+
+def _list(arguments: Sequence[str]) -> None:
+    from fedsim.catalog import GROUPS, catalog_text
+
+    if unknown := [name for name in arguments if name not in GROUPS]:
+        raise FedsimError(f"unknown group {unknown[0]!r}: expected some of {', '.join(GROUPS)}")
+    print(catalog_text(tuple(arguments) or GROUPS))
+
+
+def _report(arguments: Sequence[str]) -> None:
+    from fedsim.report.run import write_report
+    from fedsim.report.sweep import run_folders, write_sweep_report
+    from fedsim.runfolder import RunFolder
+
+    if not arguments:
+        raise FedsimError("expected a run folder or a sweep's folder: fedsim report DIR ...")
+    for name in arguments:
+        folder = Path(name)
+        if (folder / "config.yaml").is_file():
+            print(write_report(RunFolder(folder)))
+        elif runs := run_folders(folder):
+            for run in runs:
+                write_report(RunFolder(run))
+            print(write_sweep_report(folder))
+        else:
+            raise FedsimError(f"{folder} holds no run: looked for config.yaml in it and in its folders")
+
+
+def _replay(arguments: Sequence[str]) -> None:
+    from omegaconf import OmegaConf
+
+    from fedsim import build
+    from fedsim.experiment import replay
+    from fedsim.runfolder import RunFolder
+
+    if not arguments or "=" in arguments[0]:
+        raise FedsimError("expected a run folder first: fedsim replay RUN [attack=...] [metric=[...]]")
+    allowed = ("attack", "metric", "name", "device", "threads", "hydra.run.dir")
+    for override in arguments[1:]:
+        key = override.lstrip("+~").partition("=")[0]
+        if key not in allowed and not key.startswith(("attack.", "metric.")):
+            raise FedsimError(
+                f"replay takes only {', '.join(allowed)}, got {override!r}: the rest is as it was played"
+            )
+    source = RunFolder(Path(arguments[0]))
+    config: Any = OmegaConf.create(source.config_text())
+    name = f"name='replay_${{choices.attack}}_{config.choices.model}_{config.choices.data}'"
+    asked, path = build.compose_with_folder([name, *arguments[1:]])
+    for key in ("attack", "metric", "name", "device", "threads"):
+        config[key] = asked[key]
+    config.choices.attack = asked.choices.attack
+    _announce(replay(build.experiment(config), source, path), last_line=True)
+
+
+def _announce(folder: "RunFolder", last_line: bool) -> None:
+    """Print the small table that ends a run, and where everything is."""
+    from rich.console import Console
+    from rich.table import Table
+
+    summary = folder.summary()
+    title = f"{summary['name']}: {summary['observations']} observations, {summary['faults']} faults"
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("metric")
+    table.add_column("mean", justify="right")
+    table.add_column("blind guess", justify="right")
+    for name, value in summary["metrics"].items():
+        blind = summary["blind"].get(name)
+        table.add_row(name, f"{value:.3f}", "" if blind is None else f"{blind:.3f}")
+    Console().print(table)
+    print(f"report: {(folder.path / 'report.html').resolve()}")
+    if last_line:
+        print(folder.path.resolve())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""A user's own images from a folder: root/train/<class>/*.png and root/test/<class>/*.png."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from PIL import Image
+
+from fedsim.data.images import Dataset, FileImages
+from fedsim.errors import FedsimError
+from fedsim.types import Task
+
+_ENDINGS = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
+
+
+def image_folder(
+    *,
+    root: str,
+    size: int = 32,
+    channels: int = 3,
+    mean: Sequence[float] = (0.5,),
+    std: Sequence[float] = (0.25,),
+) -> Dataset:
+    """Your own pictures: root/train/CLASS/* and root/test/CLASS/*, scaled and cut to size x size."""
+    if channels not in (1, 3):
+        raise FedsimError(f"data.channels: expected 1 or 3, got {channels}")
+    folder = Path(root).expanduser().resolve()
+    classes = _class_names(folder / "train")
+    train = _split(folder / "train", classes, size, channels)
+    test = _split(folder / "test", classes, size, channels)
+    task = Task(
+        input_shape=(channels, size, size), num_classes=len(classes), mean=tuple(mean), std=tuple(std)
+    )
+    return Dataset(task=task, train=train, test=test)
+
+
+def _class_names(folder: Path) -> list[str]:
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    if len(names) < 2:
+        raise FedsimError(
+            f"no classes found: looked for at least two folders in {folder}. "
+            "Remedy: set data.root to a folder with train/CLASS/*.png and test/CLASS/*.png."
+        )
+    return names
+
+
+def _split(folder: Path, classes: list[str], size: int, channels: int) -> FileImages:
+    found = [
+        (path, label)
+        for label, name in enumerate(classes)
+        for path in sorted((folder / name).glob("*"))
+        if path.suffix.lower() in _ENDINGS
+    ]
+    if not found:
+        raise FedsimError(
+            f"no images found: looked in {folder}/CLASS/ for {', '.join(sorted(_ENDINGS))}. "
+            "Remedy: put at least one image there; the classes are the folders of train/."
+        )
+    return FileImages(
+        open=lambda index: Image.open(found[index][0]),
+        labels=torch.tensor([label for _, label in found]),
+        channels=channels,
+        size=size,
+    )

@@ -1,0 +1,46 @@
+"""Made-up images of any shape and number of classes, for tests, scale runs and unusual settings."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional
+
+from fedsim.data.images import ArrayImages, Dataset
+from fedsim.errors import FedsimError
+from fedsim.randomness import generator
+from fedsim.types import Task
+
+
+def synthetic(
+    *,
+    shape: Sequence[int] = (3, 32, 32),
+    num_classes: int = 10,
+    train_size: int = 5000,
+    test_size: int = 1000,
+    noise: float = 0.15,
+    seed: int = 0,
+) -> Dataset:
+    """Seeded images of any shape: each class has a smooth pattern, each image adds noise to it."""
+    if len(shape) != 3 or min(shape) < 1:
+        raise FedsimError(f"data.shape: expected (channels, height, width), got {tuple(shape)}")
+    if min(train_size, test_size) < num_classes:
+        raise FedsimError(
+            f"data: expected at least one image a class, got train_size={train_size}, "
+            f"test_size={test_size} for {num_classes} classes"
+        )
+    channels, height, width = shape
+    coarse = torch.rand(num_classes, channels, 4, 4, generator=generator(seed, "patterns"))
+    patterns = functional.interpolate(coarse, size=(height, width), mode="bilinear")
+    task = Task(input_shape=(channels, height, width), num_classes=num_classes, mean=(0.5,), std=(0.25,))
+    return Dataset(
+        task=task,
+        train=_draw(patterns, train_size, noise, generator(seed, "train")),
+        test=_draw(patterns, test_size, noise, generator(seed, "test")),
+    )
+
+
+def _draw(patterns: Tensor, size: int, noise: float, random: Generator) -> ArrayImages:
+    labels = torch.arange(size) % len(patterns)
+    noisy = patterns[labels] + noise * torch.randn(size, *patterns.shape[1:], generator=random)
+    return ArrayImages(pixels=noisy.clamp(0, 1).mul(255).round().to(torch.uint8), labels=labels)

@@ -1,0 +1,42 @@
+"""Flower and Ray without telemetry, update checks or files outside a private temporary folder.
+
+The package imports this module before anything else, because both read these settings on import.
+What the user has set stays.
+"""
+
+import atexit
+import functools
+import logging
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+
+@functools.cache
+def private_folder() -> Path:
+    """Return this process's temporary folder, removed when the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="fedsim-"))
+    owner = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # a forked child must not delete its parent's folder
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
+
+
+def silence_flower() -> None:
+    """Keep Flower's progress messages off the terminal; its errors reach log.txt."""
+    logger = logging.getLogger("flwr")
+    logger.setLevel(logging.ERROR)
+    logger.handlers.clear()
+    logger.propagate = True
+
+
+for _name in ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
+    os.environ.setdefault(_name, "0")
+os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+if "FLWR_HOME" not in os.environ:
+    os.environ["FLWR_HOME"] = str(private_folder() / "flwr")

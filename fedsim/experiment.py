@@ -1,0 +1,222 @@
+"""An experiment from first round to report: play, attack, score, write."""
+
+import logging
+import platform
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Protocol
+
+import torch
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+from torch import nn
+
+from fedsim import __version__, progress
+from fedsim.client import ClientSetup, client_app
+from fedsim.data.images import Images
+from fedsim.errors import FedsimError
+from fedsim.federation import Federation
+from fedsim.interfaces import Attack, Metric
+from fedsim.runfolder import RunFolder, ScoreRow, write_text
+from fedsim.server import ServerSetup, server_app
+from fedsim.types import Fault, Observation, Reconstruction, Task
+
+log = logging.getLogger(__name__)
+FAULT = "fault"  # the metric name of a scores.csv line that reports a failure
+LIBRARIES = ("torch", "torchvision", "flwr", "numpy", "hydra-core")
+
+
+class Engine(Protocol):
+    """Plays a Flower server app against a client app."""
+
+    def play(self, server_app: ServerApp, client_app: ClientApp, clients: int) -> None:
+        """Run until the server app ends."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Experiment:
+    """Everything that a run needs, built from its config."""
+
+    name: str
+    seed: int
+    config_text: str
+    prepare_clients: Callable[[Path], Callable[[], ClientSetup]]
+    task: Task
+    test: Images
+    model: nn.Module
+    federation: Federation
+    engine: Engine
+    attack: Attack
+    attack_name: str
+    metrics: tuple[Metric, ...]
+    device: str
+    threads: int
+
+
+def run(experiment: Experiment, path: Path) -> RunFolder:
+    """Play the rounds, attack what the server saw, score it, and leave everything in the run folder."""
+    folder = _new_folder(experiment, path)
+    with recorded(experiment, folder):
+        play(experiment, folder)
+        assess(experiment, folder, folder)
+    return folder
+
+
+def replay(experiment: Experiment, source: RunFolder, path: Path) -> RunFolder:
+    """Attack an earlier run's observations again, without training, into a run folder of its own."""
+    if source.count_observations() == 0:
+        raise FedsimError(f"{source.path} holds no observations to attack. Remedy: name a run with attacked rounds.")
+    folder = _new_folder(experiment, path)
+    with recorded(experiment, folder):
+        folder.adopt(source)
+        torch.set_num_threads(experiment.threads)
+        assess(experiment, source, folder)
+    return folder
+
+
+def play(experiment: Experiment, folder: RunFolder) -> None:
+    """Play all rounds on the experiment's engine; observations and truth land in the run folder."""
+    setup = ServerSetup(
+        model=experiment.model,
+        test=experiment.test,
+        federation=experiment.federation,
+        attack=experiment.attack,
+        seed=experiment.seed,
+        device=experiment.device,
+        threads=experiment.threads,
+        keep_observation=folder.keep_observation,
+        keep_fault=folder.keep_fault,
+        keep_round=folder.keep_round,
+        keep_weights=folder.keep_weights,
+    )
+    clients = client_app(experiment.prepare_clients(folder.path), folder.keep_truth)
+    try:
+        experiment.engine.play(server_app(setup), clients, experiment.federation.clients)
+    finally:  # a run that ends here still says in scores.csv which clients failed
+        folder.write_scores([_fault_row(fault, experiment.attack_name) for fault in folder.faults()])
+
+
+def assess(experiment: Experiment, source: RunFolder, target: RunFolder) -> None:
+    """Attack every saved observation, keep the guesses, and score them against the truth."""
+    rows, failed = [_fault_row(fault, experiment.attack_name) for fault in source.faults()], []
+    total = source.count_observations()
+    try:
+        with progress.bar("attacks", total) as advance:
+            for done, observation in enumerate(source.observations(), start=1):
+                found = _attack(experiment, observation)
+                if isinstance(found, Fault):
+                    failed.append(found)
+                    rows.append(_fault_row(found, experiment.attack_name))
+                else:
+                    target.keep_guess(observation.round, observation.client, found)
+                    rows += _scores(experiment, source, observation, found)
+                advance(done)
+    finally:  # an interrupted run keeps what it has
+        target.write_scores(rows)
+    if failed and len(failed) == total:
+        raise FedsimError(f"the attack failed on all {total} observations; the first: {failed[0].reason}")
+
+
+def _attack(experiment: Experiment, observation: Observation) -> Reconstruction | Fault:
+    try:
+        return experiment.attack.run(experiment.model, experiment.task, [observation])
+    except Exception as error:
+        log.debug("attack failed:\n%s", traceback.format_exc())
+        words = str(error) if isinstance(error, FedsimError) else f"{type(error).__name__}: {error}"
+        log.warning("round %d, client %d: attack failed: %s", observation.round, observation.client, words)
+        return Fault(round=observation.round, client=observation.client, reason=f"attack failed: {words}")
+
+
+def _scores(
+    experiment: Experiment, source: RunFolder, observation: Observation, guess: Reconstruction
+) -> list[ScoreRow]:
+    """Join a guess with its truth: the only place where both are in one hand."""
+    truth = source.truth(observation.round, observation.client)
+    if truth is None:
+        return []
+    scores = [metric.score(guess, truth) for metric in experiment.metrics]
+    return [
+        ScoreRow(
+            round=observation.round,
+            client=observation.client,
+            attack=experiment.attack_name,
+            metric=score.metric,
+            value=score.value,
+            blind=score.blind,
+        )
+        for score in scores
+        if score is not None
+    ]
+
+
+def _fault_row(fault: Fault, attack: str) -> ScoreRow:
+    return ScoreRow(
+        round=fault.round, client=fault.client, attack=attack, metric=FAULT, value=None, error=fault.reason
+    )
+
+
+@contextmanager
+def recorded(experiment: Experiment, folder: RunFolder) -> Iterator[None]:
+    """Log to the run folder, and write summary and report however the block ends."""
+    from fedsim.report.run import write_report
+
+    handler = logging.FileHandler(folder.path / "log.txt", encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    logging.getLogger("fedsim").setLevel(logging.DEBUG)
+    started, status = time.perf_counter(), "complete"
+    try:
+        yield
+    except KeyboardInterrupt:
+        status = "interrupted"
+        raise
+    except Exception as error:
+        status = f"failed: {error}"
+        log.error("%s", error)
+        log.debug("%s", traceback.format_exc())
+        raise
+    finally:
+        folder.write_summary(summarise(experiment, folder, status, time.perf_counter() - started))
+        write_report(folder)
+        root.removeHandler(handler)
+        handler.close()
+
+
+def summarise(experiment: Experiment, folder: RunFolder, status: str, seconds: float) -> dict[str, Any]:
+    """Return summary.json: the means over attacked rounds and clients, and what they stand on."""
+    rows = [row for row in folder.scores() if row.value is not None]
+    names = list(dict.fromkeys(row.metric for row in rows))
+    metrics = {name: fmean(row.value for row in rows if row.metric == name and row.value is not None) for name in names}
+    blind = {name: [row.blind for row in rows if row.metric == name and row.blind is not None] for name in names}
+    if history := folder.history():
+        metrics |= {"accuracy": history[-1].accuracy, "loss": history[-1].loss}
+    return {
+        "name": experiment.name,
+        "status": status,
+        "attack": experiment.attack_name,
+        "metrics": metrics,
+        "blind": {name: fmean(values) for name, values in blind.items() if values},
+        "observations": folder.count_observations() or len(folder.guessed()),
+        "faults": sum(row.metric == FAULT for row in folder.scores()),
+        "seconds": round(seconds, 3),
+        "rounds": experiment.federation.rounds,
+        "clients": experiment.federation.clients,
+        "seed": experiment.seed,
+        "versions": {"fedsim": __version__, "python": platform.python_version()}
+        | {name: version(name) for name in LIBRARIES},
+    }
+
+
+def _new_folder(experiment: Experiment, path: Path) -> RunFolder:
+    """Make the run folder; an earlier run's is never written over."""
+    if (path / "config.yaml").exists():
+        raise FedsimError(f"{path} already holds a run. Remedy: another hydra.run.dir, or remove the folder.")
+    write_text(path / "config.yaml", experiment.config_text)
+    return RunFolder(path)

@@ -1,0 +1,52 @@
+"""Pairing guessed images with true ones: a batch has no order, so the best one-to-one pairing counts."""
+
+from collections.abc import Callable
+
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from fedsim.errors import FedsimError
+from fedsim.types import Reconstruction, Score, Truth
+
+GREY = 0.5  # the image that a guess without any information shows
+PSNR_CEILING = 200.0  # dB of equal images: an infinity would spoil every mean
+
+
+def peak_signal_to_noise(guess: Tensor, truth: Tensor) -> Tensor:
+    """Return the PSNR in dB of each pair of images in [0, 1], at most PSNR_CEILING."""
+    error = (guess.double() - truth.double()).square().flatten(1).mean(1)
+    return (-10 * error.clamp(min=1e-300).log10()).clamp(max=PSNR_CEILING)
+
+
+def match_to_truth(guess: Tensor, truth: Tensor) -> Tensor:
+    """Order the guesses so that they pair with the truth at the highest mean PSNR.
+
+    Where there are fewer guesses than true images, the unmatched ones get a grey image.
+    """
+    if guess.shape[1:] != truth.shape[1:]:
+        raise FedsimError(
+            f"guessed images: expected shape {tuple(truth.shape[1:])}, got {tuple(guess.shape[1:])}"
+        )
+    guess = guess.detach().cpu().clamp(0, 1)
+    missing = max(0, len(truth) - len(guess))
+    guess = torch.cat([guess, torch.full((missing, *truth.shape[1:]), GREY, dtype=guess.dtype)])
+    quality = torch.stack([peak_signal_to_noise(guess, true.expand_as(guess)) for true in truth])
+    _, columns = linear_sum_assignment(quality.numpy(), maximize=True)
+    return guess[torch.from_numpy(columns)]
+
+
+def image_score(
+    name: str, compare: Callable[[Tensor, Tensor], Tensor], guess: Reconstruction, truth: Truth
+) -> Score | None:
+    """Score matched images with a per-image comparison, beside a grey guess."""
+    if guess.images is None:
+        return None
+    values = compare(match_to_truth(guess.images, truth.images), truth.images)
+    blind = compare(torch.full_like(truth.images, GREY), truth.images)
+    return Score(
+        metric=name,
+        value=float(values.mean()),
+        blind=float(blind.mean()),
+        per_example=tuple(values.tolist()),
+    )

@@ -1,0 +1,13 @@
+"""Peak signal-to-noise ratio of reconstructed images."""
+
+from fedsim.interfaces import Metric
+from fedsim.metrics.image_matching import image_score, peak_signal_to_noise
+from fedsim.types import Reconstruction, Score, Truth
+
+
+class PSNR(Metric):
+    """Peak signal-to-noise ratio in dB, images optimally matched; higher is a better reconstruction."""
+
+    def score(self, guess: Reconstruction, truth: Truth) -> Score | None:
+        """Score the images."""
+        return image_score("psnr", peak_signal_to_noise, guess, truth)

@@ -1,0 +1,24 @@
+"""Fully connected networks of any depth and width."""
+
+from collections import OrderedDict
+from math import prod
+
+from torch import nn
+
+from fedsim.errors import FedsimError
+from fedsim.models.layers import Normalize, activation_layer
+from fedsim.types import Task
+
+
+def mlp(task: Task, *, depth: int = 3, width: int = 300, activation: str = "relu") -> nn.Module:
+    """Fully connected network with `depth` linear layers of `width` hidden units (depth 1: no hidden layer)."""
+    if depth < 1 or width < 1:
+        raise FedsimError(f"model: expected depth >= 1 and width >= 1, got depth={depth}, width={width}")
+    layers: OrderedDict[str, nn.Module] = OrderedDict(normalize=Normalize(task), flatten=nn.Flatten())
+    features = prod(task.input_shape)
+    for number in range(1, depth):
+        layers[f"hidden{number}"] = nn.Linear(features, width)
+        layers[f"activation{number}"] = activation_layer(activation)
+        features = width
+    layers["output"] = nn.Linear(features, task.num_classes)
+    return nn.Sequential(layers)

@@ -1,0 +1,39 @@
+"""Progress bars for rounds, clients and long attacks; nothing at all when the output is no terminal."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+_shown: list[Progress] = []  # the one live display: inner bars join the outer one's
+
+
+@contextmanager
+def bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar while the block runs; call the yielded function with how much is done."""
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    if not _shown:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
+        display = Progress(*columns, console=Console(stderr=True), transient=True)
+        _shown.append(display)
+        try:
+            with display, bar(label, total) as advance:
+                yield advance
+        finally:
+            _shown.clear()
+        return
+    display = _shown[0]
+    task = display.add_task(label, total=total)
+    try:
+        yield lambda done: display.update(task, completed=done)
+    finally:
+        display.remove_task(task)

@@ -1,0 +1,79 @@
+"""The report's figures, drawn without a display. Every function returns a matplotlib figure."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor
+
+from fedsim.types import RoundResult
+
+TRUE, GUESSED, BLIND = "#9aa5b1", "#d64545", "#cbd2d9"
+INK = "#323f4b"
+
+
+def accuracy_figure(history: Sequence[RoundResult]) -> Figure:
+    """Draw test accuracy and loss over rounds."""
+    figure = Figure(figsize=(6.4, 2.8), layout="constrained")
+    left = figure.subplots()
+    rounds = [result.round for result in history]
+    marker = "o" if len(rounds) < 40 else ""
+    left.plot(rounds, [100 * result.accuracy for result in history], color=GUESSED, marker=marker, ms=4)
+    left.set_xlabel("round")
+    left.set_ylabel("test accuracy (%)", color=GUESSED)
+    left.set_ylim(0, 100)
+    left.xaxis.set_major_locator(MaxNLocator(integer=True))
+    right = left.twinx()
+    right.plot(rounds, [result.loss for result in history], color=TRUE, marker=marker, ms=4)
+    right.set_ylabel("test loss", color=INK)
+    right.set_ylim(bottom=0)
+    _clean(left)
+    right.spines["top"].set_visible(False)
+    return figure
+
+
+def label_figure(true: Tensor, guessed: Tensor, title: str, presence_only: bool) -> Figure:
+    """Draw true against restored labels: a pair of bars a class, or of most frequent classes if many."""
+    figure = Figure(figsize=(5.2, 2.5), layout="constrained")
+    axes = figure.subplots()
+    classes = list(range(len(true)))
+    if len(classes) > 40:  # only classes that are there, or were said to be
+        classes = [c for c in classes if true[c] or guessed[c]][:40]
+    places = range(len(classes))
+    axes.bar([x - 0.2 for x in places], [int(true[c]) for c in classes], 0.4, color=TRUE, label="true")
+    heights = [int(guessed[c]) for c in classes]
+    if presence_only:  # no counts were claimed: mark the classes said to be present
+        found = [x for x, height in zip(places, heights, strict=True) if height]
+        axes.plot(found, [0] * len(found), "^", color=GUESSED, ms=8, clip_on=False, label="said to be present")
+    else:
+        axes.bar([x + 0.2 for x in places], heights, 0.4, color=GUESSED, label="restored")
+    axes.set_xticks(list(places), [str(c) for c in classes], fontsize=8 if len(classes) <= 20 else 5)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("class")
+    axes.set_ylabel("examples")
+    axes.set_title(title, fontsize=10, color=INK)
+    axes.legend(frameon=False, fontsize=8, loc="upper right", bbox_to_anchor=(1, 1.02), ncols=2)
+    axes.set_ylim(top=1.3 * max(1, int(true.max()), int(guessed.max())))
+    _clean(axes)
+    return figure
+
+
+def sweep_figure(labels: Sequence[str], metrics: Mapping[str, Sequence[float | None]]) -> Figure:
+    """Draw one panel a metric, one bar a run."""
+    height = 1.1 + 0.28 * len(labels)
+    figure = Figure(figsize=(2.2 + 2.0 * len(metrics), height), layout="constrained")
+    panels = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
+    for axes, (name, values) in zip(panels, metrics.items(), strict=True):
+        axes.barh(range(len(labels)), [value or 0 for value in values], color=GUESSED, height=0.6)
+        axes.set_title(name, fontsize=10, color=INK)
+        if name in ("leacc", "lnacc", "irec", "accuracy", "ssim"):
+            axes.set_xlim(0, 1)
+        _clean(axes)
+    panels[0].set_yticks(range(len(labels)), list(labels), fontsize=8)
+    panels[0].invert_yaxis()
+    return figure
+
+
+def _clean(axes: object) -> None:
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)  # type: ignore[attr-defined]

@@ -1,0 +1,34 @@
+"""One self-contained HTML file: a template filled in, figures inlined and saved beside it."""
+
+import base64
+import io
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from matplotlib.figure import Figure
+
+from fedsim.runfolder import write_text
+
+
+def write_page(path: Path, template: str, figures: dict[str, Figure], **values: Any) -> Path:
+    """Fill a template, save its figures under figures/ as PNG, and write the page."""
+    pictures = {name: _inline(figure, path.parent / "figures" / f"{name}.png") for name, figure in figures.items()}
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("fedsim.report"),
+        autoescape=True,  # a client's words end up in the page
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["figure"] = lambda value: "–" if value is None else f"{value:.3f}"
+    write_text(path, environment.get_template(template).render(pictures=pictures, **values))
+    return path
+
+
+def _inline(figure: Figure, path: Path) -> str:
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=150)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(image.getvalue())
+    return "data:image/png;base64," + base64.b64encode(image.getvalue()).decode()

@@ -1,0 +1,110 @@
+"""report.html of one run, made from its folder alone."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import yaml
+from matplotlib.figure import Figure
+
+from fedsim.report.figures import accuracy_figure, label_figure
+from fedsim.report.page import write_page
+from fedsim.runfolder import RunFolder, ScoreRow
+
+SHOWN = 6  # clients whose labels are drawn
+LISTED = 400  # scores in the long table; scores.csv has all
+
+
+@dataclass(frozen=True)
+class MetricLine:
+    """A line of the report's table of scores."""
+
+    name: str
+    mean: float
+    lowest: float
+    highest: float
+    blind: float | None
+    number: int
+
+
+def write_report(folder: RunFolder) -> Path:
+    """Write report.html and its figures into a run folder."""
+    config: dict[str, Any] = yaml.safe_load(folder.config_text())
+    summary, rows = folder.summary(), folder.scores()
+    scored = [row for row in rows if row.value is not None]
+    figures: dict[str, Figure] = {}
+    if history := folder.history():
+        figures["accuracy"] = accuracy_figure(history)
+    figures |= _label_figures(folder, scored)
+    return write_page(
+        folder.path / "report.html",
+        "run.html",
+        figures,
+        title=summary.get("name", config["name"]),
+        summary=summary,
+        threat=threat_model(config),
+        lines=metric_lines(scored),
+        accuracy=history[-1].accuracy if history else None,
+        label_figures=[name for name in figures if name.startswith("labels")],
+        faults=[row for row in rows if row.value is None],
+        scores=scored[:LISTED],
+        unlisted=max(0, len(scored) - LISTED),
+        config=folder.config_text(),
+    )
+
+
+def metric_lines(scored: list[ScoreRow]) -> list[MetricLine]:
+    """Summarise the scores of each metric."""
+    lines = []
+    for name in dict.fromkeys(row.metric for row in scored):
+        values = [row.value for row in scored if row.metric == name and row.value is not None]
+        blind = [row.blind for row in scored if row.metric == name and row.blind is not None]
+        lines.append(
+            MetricLine(
+                name=name,
+                mean=fmean(values),
+                lowest=min(values),
+                highest=max(values),
+                blind=fmean(blind) if blind else None,
+                number=len(values),
+            )
+        )
+    return lines
+
+
+def threat_model(config: dict[str, Any]) -> str:
+    """Say in one sentence who attacks whom, with what knowledge, behind which defence."""
+    rules, choices = config["federation"], config["choices"]
+    clients = f"{rules['clients']} client{'s' if rules['clients'] > 1 else ''}"
+    rounds = f"{rules['rounds']} round{'s' if rules['rounds'] > 1 else ''}"
+    if rules["mode"] == "fedsgd":
+        reply = f"the gradient of a batch of {rules['batch_size']}"
+    else:
+        reply = f"its update after {rules['local_steps']} local steps on batches of {rules['batch_size']}"
+    told = ", ".join(name.replace("_", " ") for name in rules["disclose"]) or "nothing else"
+    defenses = ", then ".join(config["defense"]) if config["defense"] else "no defence"
+    return (
+        f"A malicious server trains {choices['model']} on {choices['data']} with {clients} for {rounds}; "
+        f"each client answers with {reply}, behind {defenses}, and discloses {told}; "
+        f"the server then attacks what it saw with {choices['attack']}."
+    )
+
+
+def _label_figures(folder: RunFolder, scored: list[ScoreRow]) -> dict[str, Figure]:
+    """Draw restored against true labels for the first attacked clients."""
+    figures = {}
+    for round, client in folder.guessed():
+        guess, truth = folder.guess(round, client), folder.truth(round, client)
+        if guess is None or truth is None:
+            continue
+        found = guess.class_presence if guess.class_counts is None else guess.class_counts
+        if found is None:
+            continue
+        true = truth.labels.bincount(minlength=len(found))
+        title = f"round {round}, client {client}"
+        only_presence = guess.class_counts is None
+        figures[f"labels_{round}_{client}"] = label_figure(true, found.long(), title, only_presence)
+        if len(figures) == SHOWN:
+            break
+    return figures

@@ -1,0 +1,84 @@
+"""The report of a sweep: every run in one table, with what differs between them."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.experimental.callback import Callback
+
+from fedsim.runfolder import RunFolder, csv_text, write_text
+
+
+class SweepReport(Callback):
+    """Hydra's hook at the end of a multirun: writes the sweep's report and says where it is."""
+
+    def on_multirun_end(self, config: Any, **kwargs: Any) -> None:
+        """Write the report into the sweep's folder."""
+        folder = Path(config.hydra.sweep.dir)
+        if run_folders(folder):
+            print(f"report: {write_sweep_report(folder)}")
+            print(folder.resolve())
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """Return the run folders directly inside a folder, in the order of their numbers."""
+    found = [path.parent for path in folder.glob("*/config.yaml")]
+    return sorted(found, key=lambda path: (not path.name.split("_")[0].isdigit(), _number(path), path.name))
+
+
+def write_sweep_report(folder: Path) -> Path:
+    """Write report.html and sweep.csv over all runs inside a folder."""
+    from fedsim.report.figures import sweep_figure
+    from fedsim.report.page import write_page
+
+    runs = [RunFolder(path) for path in run_folders(folder)]
+    settings = [_flat(yaml.safe_load(run.config_text())) for run in runs]
+    keys = [key for key in settings[0] if _differs(key, settings)]
+    summaries = [run.summary() for run in runs]
+    metrics = list(dict.fromkeys(name for summary in summaries for name in summary.get("metrics", {})))
+    rows = [
+        {
+            "name": run.path.name,
+            "settings": [str(setting.get(key, "")) for key in keys],
+            "metrics": [summary.get("metrics", {}).get(name) for name in metrics],
+            "status": summary.get("status", "not finished"),
+        }
+        for run, setting, summary in zip(runs, settings, summaries, strict=True)
+    ]
+    lines = [["run", *keys, *metrics, "status"]]
+    for row in rows:
+        numbers = ["" if value is None else str(value) for value in row["metrics"]]
+        lines.append([row["name"], *row["settings"], *numbers, row["status"]])
+    write_text(folder / "sweep.csv", csv_text(lines))
+    by_metric = {name: [row["metrics"][place] for row in rows] for place, name in enumerate(metrics)}
+    figures = {"metrics": sweep_figure([row["name"] for row in rows], by_metric)} if metrics else {}
+    return write_page(
+        folder / "report.html",
+        "sweep.html",
+        figures,
+        title=folder.name,
+        keys=keys,
+        metrics=metrics,
+        rows=rows,
+        failed=sum(row["status"] != "complete" for row in rows),
+    )
+
+
+def _number(path: Path) -> int:
+    first = path.name.split("_")[0]
+    return int(first) if first.isdigit() else 0
+
+
+def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Turn nested settings into dotted names."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _differs(key: str, settings: list[dict[str, Any]]) -> bool:
+    """Say whether a setting explains a difference; targets and names only repeat the choices."""
+    if key == "name" or key.endswith("_target_"):
+        return False
+    return len({str(setting.get(key)) for setting in settings}) > 1

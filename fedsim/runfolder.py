@@ -1,0 +1,253 @@
+"""The run folder: the program's machine interface. Tensors as safetensors, tables as CSV and JSON.
+
+    config.yaml                     the resolved experiment
+    observations/round_1.sent.safetensors, round_1.client_0.safetensors
+    truth/, guesses/                the same names
+    history.csv, faults.csv         written while rounds are played
+    scores.csv, summary.json        written when all is scored
+    model.safetensors               the final global model
+    log.txt, figures/, report.html
+"""
+
+import csv
+import io
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fedsim.errors import FedsimError
+from fedsim.types import Fault, Observation, Reconstruction, RoundResult, Truth, Weights
+
+_SENT, _RECEIVED = "round_{round}.sent", "round_{round}.client_{client}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreRow:
+    """One line of scores.csv; `error` instead of a value where a client or an attack failed."""
+
+    round: int
+    client: int
+    attack: str
+    metric: str
+    value: float | None
+    blind: float | None = None
+    error: str = ""
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old content or the new one, never half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any] | None = None) -> None:
+    """Write tensors, and notes as JSON beside them, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(plain, temporary, metadata={"notes": json.dumps(dict(notes or {}))})
+    temporary.replace(path)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read what write_tensors wrote."""
+    if not path.is_file():
+        raise FedsimError(f"no such file: {path}. Remedy: name a run folder that holds it.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+            notes: dict[str, Any] = json.loads((file.metadata() or {}).get("notes", "{}"))
+    except (SafetensorError, ValueError, OSError) as error:
+        raise FedsimError(f"{path}: not a readable safetensors file ({error})") from error
+    return tensors, notes
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Reads and writes one run's files."""
+
+    path: Path
+
+    def keep_observation(self, observation: Observation) -> None:
+        """Save an observation; what was broadcast is saved once a round."""
+        folder, place = self.path / "observations", {"round": observation.round, "client": observation.client}
+        sent = folder / (_SENT.format(**place) + ".safetensors")
+        if not sent.exists():
+            write_tensors(sent, observation.sent)
+        told = ("kind", "learning_rate", "local_steps", "num_examples", "loss")
+        notes = place | {name: getattr(observation, name) for name in told}
+        write_tensors(folder / (_RECEIVED.format(**place) + ".safetensors"), observation.received, notes)
+
+    def observations(self) -> Iterator[Observation]:
+        """Read the saved observations one by one, by round and client."""
+        sent: Weights = {}
+        sent_round = None
+        for path in _by_number((self.path / "observations").glob("round_*.client_*.safetensors")):
+            received, notes = read_tensors(path)
+            if notes.get("round") != sent_round:
+                sent_round = notes.get("round")
+                sent, _ = read_tensors(path.with_name(_SENT.format(round=sent_round) + ".safetensors"))
+            try:
+                yield Observation(sent=sent, received=received, **notes)
+            except TypeError as error:
+                raise FedsimError(f"{path}: not an observation ({error})") from error
+
+    def count_observations(self) -> int:
+        """Return how many observations are saved."""
+        return sum(1 for _ in (self.path / "observations").glob("round_*.client_*.safetensors"))
+
+    def keep_truth(self, truth: Truth) -> None:
+        """Save a private batch for the evaluator."""
+        tensors = {"images": truth.images, "labels": truth.labels}
+        write_tensors(self._place("truth", truth.round, truth.client), tensors)
+
+    def truth(self, round: int, client: int) -> Truth | None:
+        """Read the private batch behind an observation, if it is known."""
+        path = self._place("truth", round, client)
+        return Truth(round=round, client=client, **read_tensors(path)[0]) if path.exists() else None
+
+    def keep_guess(self, round: int, client: int, guess: Reconstruction) -> None:
+        """Save what an attack recovered."""
+        values = {f.name: getattr(guess, f.name) for f in fields(guess)}
+        tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+        notes = {name: values[name] for name in ("trace", "seconds", "confidence")}
+        write_tensors(self._place("guesses", round, client), tensors, notes)
+
+    def guess(self, round: int, client: int) -> Reconstruction | None:
+        """Read what an attack recovered, if it got that far."""
+        path = self._place("guesses", round, client)
+        if not path.exists():
+            return None
+        tensors, notes = read_tensors(path)
+        return Reconstruction(**tensors, **(notes | {"trace": tuple(notes.get("trace", ()))}))
+
+    def guessed(self) -> list[tuple[int, int]]:
+        """Return (round, client) of every saved guess, in order."""
+        paths = _by_number((self.path / "guesses").glob("round_*.client_*.safetensors"))
+        return [_numbers(path) for path in paths]
+
+    def keep_weights(self, weights: Weights) -> None:
+        """Save the final global model."""
+        write_tensors(self.path / "model.safetensors", weights)
+
+    def keep_fault(self, fault: Fault) -> None:
+        """Add a fault to faults.csv."""
+        _append(self.path / "faults.csv", fault)
+
+    def faults(self) -> list[Fault]:
+        """Read faults.csv."""
+        return [
+            Fault(round=int(row["round"]), client=int(row["client"]), reason=row["reason"])
+            for row in _rows(self.path / "faults.csv")
+        ]
+
+    def keep_round(self, result: RoundResult) -> None:
+        """Add a round's test result to history.csv."""
+        _append(self.path / "history.csv", result)
+
+    def history(self) -> list[RoundResult]:
+        """Read history.csv."""
+        return [
+            RoundResult(round=int(row["round"]), accuracy=float(row["accuracy"]), loss=float(row["loss"]))
+            for row in _rows(self.path / "history.csv")
+        ]
+
+    def write_scores(self, rows: Sequence[ScoreRow]) -> None:
+        """Write scores.csv."""
+        lines = [[f.name for f in fields(ScoreRow)]]
+        lines += [["" if value is None else str(value) for value in asdict(row).values()] for row in rows]
+        write_text(self.path / "scores.csv", csv_text(lines))
+
+    def scores(self) -> list[ScoreRow]:
+        """Read scores.csv."""
+        return [
+            ScoreRow(
+                round=int(row["round"]),
+                client=int(row["client"]),
+                attack=row["attack"],
+                metric=row["metric"],
+                value=float(row["value"]) if row["value"] else None,
+                blind=float(row["blind"]) if row["blind"] else None,
+                error=row["error"],
+            )
+            for row in _rows(self.path / "scores.csv")
+        ]
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write summary.json."""
+        write_text(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+    def summary(self) -> dict[str, Any]:
+        """Read summary.json; empty when the run did not get that far."""
+        path = self.path / "summary.json"
+        if not path.exists():
+            return {}
+        try:
+            content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise FedsimError(f"{path}: not readable as JSON ({error})") from error
+        return content
+
+    def adopt(self, source: "RunFolder") -> None:
+        """Copy what a replay takes over from the run that it attacks: truth, history, clients' faults."""
+        if (source.path / "truth").is_dir():
+            shutil.copytree(source.path / "truth", self.path / "truth")
+        for name in ("history.csv", "faults.csv"):
+            if (source.path / name).is_file():
+                shutil.copy(source.path / name, self.path / name)
+
+    def config_text(self) -> str:
+        """Read config.yaml."""
+        path = self.path / "config.yaml"
+        if not path.is_file():
+            raise FedsimError(
+                f"{self.path} is not a run folder: no config.yaml in it. Remedy: name a folder under runs/."
+            )
+        return path.read_text(encoding="utf-8")
+
+    def _place(self, kind: str, round: int, client: int) -> Path:
+        return self.path / kind / (_RECEIVED.format(round=round, client=client) + ".safetensors")
+
+
+def csv_text(lines: Iterable[Sequence[str]]) -> str:
+    """Return lines as CSV."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    return text.getvalue()
+
+
+def _append(path: Path, row: Fault | RoundResult) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [] if path.exists() else [list(asdict(row))]
+    with path.open("a", encoding="utf-8", newline="") as file:
+        file.write(csv_text([*lines, [str(value) for value in asdict(row).values()]]))
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [row for row in rows if None not in row.values()]  # a line cut short by a crash is no row
+
+
+def _by_number(paths: Iterable[Path]) -> list[Path]:
+    return sorted(paths, key=_numbers)
+
+
+def _numbers(path: Path) -> tuple[int, int]:
+    found = re.match(r"round_(\d+)\.client_(\d+)\.", path.name)
+    if not found:
+        raise FedsimError(f"unexpected file name: {path}")
+    return int(found[1]), int(found[2])

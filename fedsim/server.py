@@ -1,0 +1,237 @@
+"""The Flower server: broadcasts, checks and observes every reply, aggregates, tests the global model."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import Strategy
+
+from fedsim import progress
+from fedsim.client import load_weights
+from fedsim.data.images import Images
+from fedsim.errors import FedsimError
+from fedsim.federation import Federation
+from fedsim.interfaces import Attack
+from fedsim.records import decode, encode
+from fedsim.types import Fault, Observation, RoundResult, Weights, reply_problem
+
+log = logging.getLogger(__name__)
+PATIENCE = 180.0  # seconds for all nodes to appear and say who they are
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServerSetup:
+    """What the server works with, and where its findings go as they come."""
+
+    model: nn.Module
+    test: Images
+    federation: Federation
+    attack: Attack
+    seed: int
+    device: str
+    threads: int
+    keep_observation: Callable[[Observation], None]
+    keep_fault: Callable[[Fault], None]
+    keep_round: Callable[[RoundResult], None]
+    keep_weights: Callable[[Weights], None]
+
+
+def server_app(setup: ServerSetup) -> ServerApp:
+    """Build the ServerApp that plays all rounds."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        torch.set_num_threads(setup.threads)
+        initial = {name: p.detach().cpu().clone() for name, p in setup.model.named_parameters()}
+        strategy = ObservingStrategy(setup=setup, nodes=_who_is_who(grid, setup.federation.clients))
+        with progress.bar("rounds", setup.federation.rounds) as advance:
+
+            def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord | None:
+                advance(round)
+                return test_round(setup, round, decode(arrays))
+
+            rules = setup.federation
+            result = strategy.start(
+                grid, encode(initial), rules.rounds, timeout=rules.timeout, evaluate_fn=evaluate
+            )
+        setup.keep_weights(decode(result.arrays))
+
+    return app
+
+
+@dataclass(eq=False)
+class ObservingStrategy(Strategy):
+    """FedSGD or FedAvg, with the malicious server's two hooks: tampered broadcast, kept observations."""
+
+    setup: ServerSetup
+    nodes: dict[int, int]  # Flower node id -> client number
+    _sent: Weights = field(default_factory=dict)
+    _asked: Sequence[int] = ()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Send this round's participants what the attack made of the global weights."""
+        honest = decode(arrays)
+        self._sent = self.setup.attack.craft(server_round, honest)
+        if problem := reply_problem(self._sent, honest):
+            raise FedsimError(f"{type(self.setup.attack).__name__}.craft changed the model's form: {problem}")
+        broadcast = arrays if self._sent is honest else encode(self._sent)
+        self._asked = self.setup.federation.participants(self.setup.seed, server_round)
+        node_of = {client: node for node, client in self.nodes.items()}
+        told = ConfigRecord({"round": server_round})
+        return [
+            Message(
+                RecordDict({"arrays": broadcast, "config": told}),
+                node_of[client],
+                MessageType.TRAIN,
+                group_id=str(server_round),
+            )
+            for client in self._asked
+        ]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord, MetricRecord | None]:
+        """Check, observe and average the replies; a bad one is reported and left out."""
+        # By client number, because the order of a sum changes its last bits: engines then agree.
+        by_client = {self.nodes[reply.metadata.src_node_id]: reply for reply in replies}
+        rules, valid, faults = self.setup.federation, [], []
+        for client in self._asked:
+            try:
+                observation = self._observe(server_round, client, by_client.pop(client, None))
+            except FedsimError as error:
+                faults.append(Fault(round=server_round, client=client, reason=str(error)))
+                log.warning("round %d, client %d: %s; left out", server_round, client, error)
+                self.setup.keep_fault(faults[-1])
+                continue
+            valid.append(observation)
+            if rules.attacks(server_round, client):
+                self.setup.keep_observation(observation)
+        if not valid:
+            raise FedsimError(
+                f"round {server_round}: none of {len(faults)} clients gave a valid reply; the first, "
+                f"client {faults[0].client}: {faults[0].reason}. Remedy: mend that, or lower the learning rate "
+                "if tensors became NaN. Earlier rounds are kept in the run folder."
+            )
+        mean, step = weighted_mean(valid), rules.server_step
+        return encode({name: sent + step * mean[name] for name, sent in self._sent.items()}), None
+
+    def _observe(self, round: int, client: int, reply: Message | None) -> Observation:
+        """Turn a reply into an Observation; whatever is wrong with it is a FedsimError."""
+        if reply is None:
+            raise FedsimError(f"no reply within {self.setup.federation.timeout:g} s")
+        if reply.has_error():
+            raise FedsimError(reply.error.reason or f"error code {reply.error.code} without a reason")
+        if "arrays" not in reply.content.array_records:
+            raise FedsimError("an empty reply: expected a record 'arrays', got none")
+        received = decode(reply.content.array_records["arrays"])
+        if problem := reply_problem(received, self._sent):
+            raise FedsimError(problem)
+        disclosed = dict(reply.content.metric_records.get("disclosed", MetricRecord()))
+        return Observation(
+            round=round,
+            client=client,
+            sent=self._sent,
+            received=received,
+            kind=self.setup.federation.reply_kind,
+            learning_rate=_number(disclosed, "learning_rate"),
+            local_steps=_count(disclosed, "local_steps"),
+            num_examples=_count(disclosed, "num_examples"),
+            loss=_number(disclosed, "loss"),
+        )
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask nobody: the server tests the model itself."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Nothing to aggregate."""
+        return None
+
+    def summary(self) -> None:
+        """Say nothing: the run folder tells it all."""
+
+
+def weighted_mean(observations: Sequence[Observation]) -> Weights:
+    """Average replies by their number of examples, or equally when a client did not disclose it."""
+    sizes = [observation.num_examples for observation in observations]
+    shares = [size or 0 for size in sizes] if all(sizes) else [1] * len(sizes)
+    total = sum(shares)
+    mean: dict[str, Tensor] = {}
+    for observation, share in zip(observations, shares, strict=True):
+        for name, tensor in observation.received.items():
+            if name in mean:
+                mean[name].add_(tensor, alpha=share / total)
+            else:
+                mean[name] = tensor * (share / total)
+    return mean
+
+
+def test_round(setup: ServerSetup, round: int, weights: Weights) -> MetricRecord | None:
+    """Test the global model on the test images and keep the result."""
+    if not setup.federation.evaluates(round):
+        return None
+    accuracy, loss = evaluate_model(setup.model, weights, setup.test, setup.device)
+    setup.keep_round(RoundResult(round=round, accuracy=accuracy, loss=loss))
+    log.info("round %d: test accuracy %.4f, loss %.4f", round, accuracy, loss)
+    return MetricRecord({"accuracy": accuracy, "loss": loss})
+
+
+def evaluate_model(
+    model: nn.Module, weights: Weights, images: Images, device: str, chunk: int = 500
+) -> tuple[float, float]:
+    """Return accuracy and mean cross-entropy of a model with these weights."""
+    model = model.to(device)
+    load_weights(model, weights)
+    correct, loss = 0, 0.0
+    with torch.no_grad():
+        for indices in torch.arange(len(images.labels)).split(chunk):
+            labels = images.labels[indices].to(device)
+            logits = model(images.batch(indices).to(device))
+            correct += int((logits.argmax(1) == labels).sum())
+            loss += float(functional.cross_entropy(logits, labels, reduction="sum"))
+    return correct / len(images.labels), loss / len(images.labels)
+
+
+def _who_is_who(grid: Grid, clients: int) -> dict[int, int]:
+    """Ask every node for its client number: node ids are random on some engines."""
+    deadline = time.monotonic() + PATIENCE
+    while len(nodes := sorted(grid.get_node_ids())) < clients:
+        if time.monotonic() > deadline:
+            raise FedsimError(f"expected {clients} nodes, only {len(nodes)} appeared within {PATIENCE:g} s")
+        time.sleep(0.1)
+    questions = [Message(RecordDict(), node, MessageType.QUERY) for node in nodes]
+    found: dict[int, int] = {}
+    for reply in grid.send_and_receive(questions, timeout=PATIENCE):
+        if reply.has_content() and "who" in reply.content.config_records:
+            found[reply.metadata.src_node_id] = int(str(reply.content.config_records["who"]["client"]))
+    if sorted(found.values()) != list(range(clients)):
+        raise FedsimError(f"expected nodes for clients 0 to {clients - 1}, got {sorted(found.values())}")
+    return found
+
+
+def _number(disclosed: dict[str, object], name: str) -> float | None:
+    value = disclosed.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or not value >= 0 or value == float("inf"):
+        raise FedsimError(f"{name}: expected a number of at least 0, got {value!r}")
+    return float(value)
+
+
+def _count(disclosed: dict[str, object], name: str) -> int | None:
+    value = disclosed.get(name)
+    if value is not None and (not isinstance(value, int) or value < 1):
+        raise FedsimError(f"{name}: expected a whole number of at least 1, got {value!r}")
+    return value

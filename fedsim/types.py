@@ -1,0 +1,151 @@
+"""The values that pass between modules: frozen, keyword-only, checked when they are made."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedsim.errors import FedsimError
+
+Weights = Mapping[str, Tensor]  # parameter name -> tensor, as in model.named_parameters()
+Kind = Literal["gradient", "update"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What everybody in the federation knows about the learning problem."""
+
+    input_shape: tuple[int, int, int]
+    num_classes: int
+    mean: tuple[float, ...] = (0.5,)  # of each channel: the model's first layer normalises with them
+    std: tuple[float, ...] = (0.5,)
+
+    def __post_init__(self) -> None:
+        if len(self.input_shape) != 3 or min(self.input_shape) < 1:
+            raise FedsimError(f"input_shape: expected (channels, height, width), got {self.input_shape}")
+        if self.num_classes < 2:
+            raise FedsimError(f"num_classes: expected at least 2, got {self.num_classes}")
+        for name in ("mean", "std"):
+            if len(getattr(self, name)) not in (1, self.input_shape[0]):
+                raise FedsimError(
+                    f"{name}: expected one value or one for each of the {self.input_shape[0]} channels, "
+                    f"got {getattr(self, name)}"
+                )
+        if min(self.std) <= 0:
+            raise FedsimError(f"std: expected positive values, got {self.std}")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Observation:
+    """Everything that the server saw of one client in one round, and nothing else."""
+
+    round: int
+    client: int
+    sent: Weights  # what the server broadcast
+    received: Weights  # what the client answered
+    kind: Kind  # a batch-mean gradient, or new weights - sent
+    learning_rate: float | None = None  # None: not disclosed
+    local_steps: int | None = None
+    num_examples: int | None = None
+    loss: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("gradient", "update"):
+            raise FedsimError(f"kind: expected 'gradient' or 'update', got {self.kind!r}")
+        if problem := reply_problem(self.received, self.sent):
+            raise FedsimError(f"reply of client {self.client} in round {self.round}: {problem}")
+
+
+def reply_problem(received: Weights, sent: Weights) -> str | None:
+    """Say what is wrong with a reply to `sent`, or None when it is well formed."""
+    if missing := sent.keys() - received.keys():
+        return f"missing tensor {min(missing)!r} (expected {len(sent)} tensors, got {len(received)})"
+    if unknown := received.keys() - sent.keys():
+        return f"unknown tensor {min(unknown)!r} (expected only the {len(sent)} that were sent)"
+    for name, tensor in received.items():
+        if tensor.shape != sent[name].shape:
+            return f"tensor {name!r}: expected shape {tuple(sent[name].shape)}, got {tuple(tensor.shape)}"
+        if not tensor.is_floating_point():
+            return f"tensor {name!r}: expected a floating-point type, got {tensor.dtype}"
+        if not bool(torch.isfinite(tensor).all()):
+            kind = "NaN" if bool(torch.isnan(tensor).any()) else "an infinity"
+            return f"tensor {name!r} holds {kind}"
+    return None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Reconstruction:
+    """What an attack recovered; None: it did not recover this (or was given it)."""
+
+    images: Tensor | None = None  # (N, C, H, W) in [0, 1]
+    class_presence: Tensor | None = None  # (num_classes,) bool: which classes are in the batch
+    class_counts: Tensor | None = None  # (num_classes,) int64: how many of each
+    embeddings: Tensor | None = None  # (num_classes or N, features): inputs of the last layer
+    trace: tuple[float, ...] = ()  # the attack's own objective over its iterations
+    seconds: float = 0.0
+    confidence: float | None = None  # the attack's own residual: small is sure
+
+    def __post_init__(self) -> None:
+        if self.images is not None and self.images.ndim != 4:
+            raise FedsimError(f"images: expected (N, C, H, W), got {tuple(self.images.shape)}")
+        if self.class_counts is not None and (
+            self.class_counts.ndim != 1 or self.class_counts.dtype != torch.int64
+        ):
+            raise FedsimError(
+                "class_counts: expected one int64 for each class, "
+                f"got {self.class_counts.dtype} {tuple(self.class_counts.shape)}"
+            )
+        if self.class_presence is not None and (
+            self.class_presence.ndim != 1 or self.class_presence.dtype != torch.bool
+        ):
+            raise FedsimError(
+                "class_presence: expected one bool for each class, "
+                f"got {self.class_presence.dtype} {tuple(self.class_presence.shape)}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Truth:
+    """The private batch behind one observation; metrics alone may read it."""
+
+    round: int
+    client: int
+    images: Tensor  # (N, C, H, W) in [0, 1]
+    labels: Tensor  # (N,) int64
+
+    def __post_init__(self) -> None:
+        if self.images.ndim != 4 or self.labels.shape != self.images.shape[:1]:
+            raise FedsimError(
+                "truth: expected images (N, C, H, W) and N labels, "
+                f"got {tuple(self.images.shape)} and {tuple(self.labels.shape)}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """One number of the report, with what a guess that saw nothing would have got."""
+
+    metric: str
+    value: float
+    blind: float | None = None
+    per_example: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """A client that did not give a usable reply, or an attack that failed on one."""
+
+    round: int
+    client: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundResult:
+    """How well the global model does after a round (round 0: before training)."""
+
+    round: int
+    accuracy: float
+    loss: float

@@ -1,0 +1,36 @@
+"""The one import of torchvision, working also where its compiled operators do not match torch.
+
+Without the operators `import torchvision` fails on the schema of `nms`. Declaring the two schemas
+first lets models, transforms, data sets and lpips load; `ops.nms` and `io.decode_image` stay unusable,
+and nothing here calls them.
+"""
+
+import importlib.util
+from pathlib import Path
+
+import torch
+
+from fedsim.errors import FedsimError
+
+
+def _compiled_operators_load() -> bool:
+    spec = importlib.util.find_spec("torchvision")
+    if spec is None or spec.origin is None:
+        raise FedsimError("torchvision is not installed. Remedy: pip install 'torchvision>=0.23,<0.29'")
+    for library in Path(spec.origin).parent.glob("_C.*"):
+        try:
+            torch.ops.load_library(library)
+        except OSError:
+            return False
+        return True
+    return False
+
+
+if not _compiled_operators_load():
+    _schemas = torch.library.Library("torchvision", "FRAGMENT")  # kept: its end would undo the schemas
+    for _name in ("nms", "qnms"):
+        _schemas.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+from torchvision import datasets, models  # noqa: E402
+
+__all__ = ["datasets", "models"]
