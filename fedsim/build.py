@@ -4,7 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from hydra import compose as hydra_compose
@@ -29,6 +29,7 @@ from fedsim.randomness import derived_seed
 from fedsim.runfolder import read_tensors, write_tensors
 from fedsim.types import Task
 
+Kind = TypeVar("Kind")
 PARTITION_FILE = "partition.safetensors"
 
 
@@ -111,7 +112,7 @@ def client_setup(config_text: str, folder: Path) -> ClientSetup:
     data = _dataset(OmegaConf.to_yaml(config.data))
     shares, _ = read_tensors(folder / PARTITION_FILE)
     return ClientSetup(
-        model=_model(config, data.task),
+        model=_model(config, data.task).to(config.device),
         train=data.train,
         shares=tuple(shares[f"client_{i}"] for i in range(len(shares))),
         federation=_federation(config),
@@ -180,13 +181,13 @@ def _parse(text: str) -> DictConfig:
     return config
 
 
-def _list(nodes: DictConfig | None, kind: type, group: str) -> tuple[Any, ...]:
+def _list(nodes: DictConfig | None, kind: type[Kind], group: str) -> tuple[Kind, ...]:
     """Build the members of a group that composes: {name: {_target_: ...}, ...}, in order."""
-    named = (nodes or {}).items()
-    return tuple(_of_type(_instantiate(node, f"{group}.{name}"), kind, group) for name, node in named)
+    named = {} if nodes is None else {str(name): node for name, node in nodes.items()}
+    return tuple(_of_type(_instantiate(node, f"{group}.{name}"), kind, group) for name, node in named.items())
 
 
-def _of_type(value: Any, kind: type, group: str) -> Any:
+def _of_type(value: Any, kind: type[Kind], group: str) -> Kind:
     if not isinstance(value, kind):
         raise FedsimError(f"{group}: expected a {kind.__name__}, got {type(value).__name__}")
     return value
@@ -203,4 +204,6 @@ def _instantiate(node: DictConfig, group: str, *arguments: Any) -> Any:
             raise FedsimError(f"{group}: {node._target_} takes no argument {min(unknown)!r}")
         return call(*arguments)
     except (InstantiationException, TypeError) as error:
+        if isinstance(error.__cause__, FedsimError):  # from a target nested in this one
+            raise error.__cause__ from None
         raise FedsimError(f"{group}: {error}") from error

@@ -30,7 +30,9 @@ def config_dir() -> Path:
     for folder in (package / "conf", package.parent / "conf"):
         if (folder / "config.yaml").is_file():
             return folder
-    raise FedsimError(f"no configs found in {package / 'conf'} or {package.parent / 'conf'}. Reinstall fedsim.")
+    raise FedsimError(
+        f"no configs found in {package / 'conf'} or {package.parent / 'conf'}. Reinstall fedsim."
+    )
 
 
 def entries(group: str) -> list[Entry]:

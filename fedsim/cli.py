@@ -16,7 +16,7 @@ fedsim: a federated-learning attack laboratory.
 
   fedsim [KEY=VALUE ...]              play a federation, attack it, score the attack, write a report
   fedsim -m [KEY=VALUE,VALUE ...]     sweep: one run for every combination, and one report over all
-  fedsim list [GROUP ...]             what there is: attacks, defences, data sets, models, metrics, experiments
+  fedsim list [GROUP ...]             what there is: attacks, defences, data, models, metrics, experiments
   fedsim report DIR ...               write the reports of run folders or sweeps again
   fedsim replay RUN [attack=... ...]  attack an earlier run's saved observations again, without training
   fedsim --version | --help
@@ -39,7 +39,11 @@ def main() -> None:
     """Run the command line; a user's mistake ends in one clear message and status 1."""
     arguments = sys.argv[1:]
     first = arguments[0] if arguments else ""
-    commands: dict[str, Callable[[Sequence[str]], None]] = {"list": _list, "report": _report, "replay": _replay}
+    commands: dict[str, Callable[[Sequence[str]], None]] = {
+        "list": _list,
+        "report": _report,
+        "replay": _replay,
+    }
     try:
         if first in ("-h", "--help", "help"):
             print(HELP, end="")

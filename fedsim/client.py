@@ -4,19 +4,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
-
 from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
+from torch import Tensor, nn
+from torch.nn import functional
 
 from fedsim.data.batches import batch_indices
 from fedsim.data.images import Images
+from fedsim.errors import in_words
 from fedsim.federation import Federation
 from fedsim.interfaces import Defense
 from fedsim.randomness import generator
-from fedsim.records import DecodeOnce, decode, encode
+from fedsim.records import DecodeOnce, arrays_of, decode, encode
 from fedsim.types import Truth, Weights
 
 CLIENT_FAILED = 2  # Flower's code for an exception in the client's own code
@@ -26,7 +26,7 @@ CLIENT_FAILED = 2  # Flower's code for an exception in the client's own code
 class ClientSetup:
     """What a client works with. One object serves all clients of a process."""
 
-    model: nn.Module
+    model: nn.Module  # on its device
     train: Images
     shares: tuple[Tensor, ...]  # indices of the images that each client owns
     federation: Federation
@@ -53,7 +53,7 @@ def client_app(setup: Callable[[], ClientSetup], keep_truth: Callable[[Truth], N
         made = setup()
         if made.defenses:
             round, client = _round(message), _number(context)
-            weights: Weights = decode(reply.content.array_records["arrays"])
+            weights: Weights = decode(arrays_of(reply))
             for place, defense in enumerate(made.defenses):
                 random = generator(made.seed, "defense", place, round, client)
                 weights = defense.on_reply(weights, made.federation.reply_kind, random)
@@ -64,7 +64,7 @@ def client_app(setup: Callable[[], ClientSetup], keep_truth: Callable[[Truth], N
     def train(message: Message, context: Context) -> Message:
         made, round, client = setup(), _round(message), _number(context)
         torch.set_num_threads(made.threads)  # sums depend on it: alike on every engine
-        sent = decode_once(message.content.array_records["arrays"])
+        sent = decode_once(arrays_of(message))
         reply, truth, told = local_round(made, sent, round, client)
         if made.federation.attacks(round, client):
             keep_truth(truth)
@@ -81,7 +81,7 @@ def local_round(
 
     Returns the reply, the private images and labels that were used, and what there is to disclose.
     """
-    rules, model = setup.federation, setup.model.to(setup.device)
+    rules, model = setup.federation, setup.model
     load_weights(model, sent)
     images_seen, labels_seen, losses = [], [], []
     gradient: Weights = {}
@@ -137,14 +137,12 @@ def _report_errors(message: Message, context: Context, call_next: ClientAppCalla
     try:
         return call_next(message, context)
     except Exception as error:
-        reason = f"the client failed: {type(error).__name__}: {error}"
+        reason = f"the client failed: {in_words(error)}"
         return Message(Error(code=CLIENT_FAILED, reason=reason), reply_to=message)
 
 
 def _round(message: Message) -> int:
-    value = message.content.config_records["config"]["round"]
-    assert isinstance(value, int)
-    return value
+    return int(message.metadata.group_id)  # Flower's place for the round
 
 
 def _number(context: Context) -> int:

@@ -3,3 +3,8 @@
 
 class FedsimError(Exception):
     """A problem with input, config, files or messages that the user can mend."""
+
+
+def in_words(error: BaseException) -> str:
+    """Say an error in a line: ours speak for themselves, others are named by their class."""
+    return str(error) if isinstance(error, FedsimError) else f"{type(error).__name__}: {error}"

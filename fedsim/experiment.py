@@ -20,7 +20,7 @@ from torch import nn
 from fedsim import __version__, progress
 from fedsim.client import ClientSetup, client_app
 from fedsim.data.images import Images
-from fedsim.errors import FedsimError
+from fedsim.errors import FedsimError, in_words
 from fedsim.federation import Federation
 from fedsim.interfaces import Attack, Metric
 from fedsim.runfolder import RunFolder, ScoreRow, write_text
@@ -71,7 +71,9 @@ def run(experiment: Experiment, path: Path) -> RunFolder:
 def replay(experiment: Experiment, source: RunFolder, path: Path) -> RunFolder:
     """Attack an earlier run's observations again, without training, into a run folder of its own."""
     if source.count_observations() == 0:
-        raise FedsimError(f"{source.path} holds no observations to attack. Remedy: name a run with attacked rounds.")
+        raise FedsimError(
+            f"{source.path} holds no observations to attack. Remedy: name a run with attacked rounds."
+        )
     folder = _new_folder(experiment, path)
     with recorded(experiment, folder):
         folder.adopt(source)
@@ -128,9 +130,9 @@ def _attack(experiment: Experiment, observation: Observation) -> Reconstruction 
         return experiment.attack.run(experiment.model, experiment.task, [observation])
     except Exception as error:
         log.debug("attack failed:\n%s", traceback.format_exc())
-        words = str(error) if isinstance(error, FedsimError) else f"{type(error).__name__}: {error}"
-        log.warning("round %d, client %d: attack failed: %s", observation.round, observation.client, words)
-        return Fault(round=observation.round, client=observation.client, reason=f"attack failed: {words}")
+        reason = f"the attack failed: {in_words(error)}"
+        log.warning("round %d, client %d: %s", observation.round, observation.client, reason)
+        return Fault(round=observation.round, client=observation.client, reason=reason)
 
 
 def _scores(
@@ -193,8 +195,13 @@ def summarise(experiment: Experiment, folder: RunFolder, status: str, seconds: f
     """Return summary.json: the means over attacked rounds and clients, and what they stand on."""
     rows = [row for row in folder.scores() if row.value is not None]
     names = list(dict.fromkeys(row.metric for row in rows))
-    metrics = {name: fmean(row.value for row in rows if row.metric == name and row.value is not None) for name in names}
-    blind = {name: [row.blind for row in rows if row.metric == name and row.blind is not None] for name in names}
+    metrics = {
+        name: fmean(row.value for row in rows if row.metric == name and row.value is not None)
+        for name in names
+    }
+    blind = {
+        name: [row.blind for row in rows if row.metric == name and row.blind is not None] for name in names
+    }
     if history := folder.history():
         metrics |= {"accuracy": history[-1].accuracy, "loss": history[-1].loss}
     return {

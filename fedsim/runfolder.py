@@ -1,12 +1,12 @@
 """The run folder: the program's machine interface. Tensors as safetensors, tables as CSV and JSON.
 
-    config.yaml                     the resolved experiment
-    observations/round_1.sent.safetensors, round_1.client_0.safetensors
-    truth/, guesses/                the same names
-    history.csv, faults.csv         written while rounds are played
-    scores.csv, summary.json        written when all is scored
-    model.safetensors               the final global model
-    log.txt, figures/, report.html
+config.yaml                     the resolved experiment
+observations/round_1.sent.safetensors, round_1.client_0.safetensors
+truth/, guesses/                the same names
+history.csv, faults.csv         written while rounds are played
+scores.csv, summary.json        written when all is scored
+model.safetensors               the final global model
+log.txt, figures/, report.html
 """
 
 import csv
@@ -20,8 +20,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.numpy import save
 from torch import Tensor
 
 from fedsim.errors import FedsimError
@@ -45,19 +46,25 @@ class ScoreRow:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file so that a reader sees the old content or the new one, never half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    _write_whole(path, text.encode())
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any] | None = None) -> None:
     """Write tensors, and notes as JSON beside them, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    save_file(plain, temporary, metadata={"notes": json.dumps(dict(notes or {}))})
-    temporary.replace(path)
+    plain = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+    _write_whole(path, save(plain, metadata={"notes": json.dumps(dict(notes or {}))}))
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    temporary = f"{path}.{os.getpid()}.tmp"
+    try:
+        file = open(temporary, "wb")  # noqa: SIM115 (closed below, opened again when the folder is new)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(temporary, "wb")  # noqa: SIM115
+    with file:
+        file.write(content)
+    os.replace(temporary, path)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -109,13 +116,19 @@ class RunFolder:
 
     def keep_truth(self, truth: Truth) -> None:
         """Save a private batch for the evaluator."""
-        tensors = {"images": truth.images, "labels": truth.labels}
+        pixels = truth.images.mul(255).round().to(torch.uint8)
+        exact = torch.equal(pixels.to(torch.float32).div_(255), truth.images)  # a quarter of the bytes
+        tensors = {"pixels" if exact else "images": pixels if exact else truth.images, "labels": truth.labels}
         write_tensors(self._place("truth", truth.round, truth.client), tensors)
 
     def truth(self, round: int, client: int) -> Truth | None:
         """Read the private batch behind an observation, if it is known."""
         path = self._place("truth", round, client)
-        return Truth(round=round, client=client, **read_tensors(path)[0]) if path.exists() else None
+        if not path.exists():
+            return None
+        stored, _ = read_tensors(path)
+        images = stored["pixels"].to(torch.float32).div_(255) if "pixels" in stored else stored["images"]
+        return Truth(round=round, client=client, images=images, labels=stored["labels"])
 
     def keep_guess(self, round: int, client: int, guess: Reconstruction) -> None:
         """Save what an attack recovered."""
@@ -130,7 +143,8 @@ class RunFolder:
         if not path.exists():
             return None
         tensors, notes = read_tensors(path)
-        return Reconstruction(**tensors, **(notes | {"trace": tuple(notes.get("trace", ()))}))
+        values: dict[str, Any] = tensors | notes | {"trace": tuple(notes.get("trace", ()))}
+        return Reconstruction(**values)
 
     def guessed(self) -> list[tuple[int, int]]:
         """Return (round, client) of every saved guess, in order."""

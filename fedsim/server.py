@@ -2,16 +2,15 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
-
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Strategy
+from torch import Tensor, nn
+from torch.nn import functional
 
 from fedsim import progress
 from fedsim.client import load_weights
@@ -19,7 +18,7 @@ from fedsim.data.images import Images
 from fedsim.errors import FedsimError
 from fedsim.federation import Federation
 from fedsim.interfaces import Attack
-from fedsim.records import decode, encode
+from fedsim.records import arrays_of, decode, encode
 from fedsim.types import Fault, Observation, RoundResult, Weights, reply_problem
 
 log = logging.getLogger(__name__)
@@ -87,10 +86,9 @@ class ObservingStrategy(Strategy):
         broadcast = arrays if self._sent is honest else encode(self._sent)
         self._asked = self.setup.federation.participants(self.setup.seed, server_round)
         node_of = {client: node for node, client in self.nodes.items()}
-        told = ConfigRecord({"round": server_round})
         return [
             Message(
-                RecordDict({"arrays": broadcast, "config": told}),
+                RecordDict({"arrays": broadcast}),
                 node_of[client],
                 MessageType.TRAIN,
                 group_id=str(server_round),
@@ -101,29 +99,42 @@ class ObservingStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord, MetricRecord | None]:
-        """Check, observe and average the replies; a bad one is reported and left out."""
-        # By client number, because the order of a sum changes its last bits: engines then agree.
-        by_client = {self.nodes[reply.metadata.src_node_id]: reply for reply in replies}
-        rules, valid, faults = self.setup.federation, [], []
-        for client in self._asked:
+        """Check, observe and average the replies as they come; a bad one is reported and left out."""
+        rules, faults, mean = self.setup.federation, list[Fault](), RunningMean()
+        for client, reply in self._in_order(replies):
             try:
-                observation = self._observe(server_round, client, by_client.pop(client, None))
+                observation = self._observe(server_round, client, reply)
             except FedsimError as error:
                 faults.append(Fault(round=server_round, client=client, reason=str(error)))
                 log.warning("round %d, client %d: %s; left out", server_round, client, error)
                 self.setup.keep_fault(faults[-1])
                 continue
-            valid.append(observation)
+            mean.add(observation.received, observation.num_examples or 1)
             if rules.attacks(server_round, client):
                 self.setup.keep_observation(observation)
-        if not valid:
+        if not mean.weight:
             raise FedsimError(
                 f"round {server_round}: none of {len(faults)} clients gave a valid reply; the first, "
-                f"client {faults[0].client}: {faults[0].reason}. Remedy: mend that, or lower the learning rate "
-                "if tensors became NaN. Earlier rounds are kept in the run folder."
+                f"client {faults[0].client}: {faults[0].reason}. Remedy: mend that, or lower the learning "
+                "rate if tensors became NaN. Earlier rounds are kept in the run folder."
             )
-        mean, step = weighted_mean(valid), rules.server_step
-        return encode({name: sent + step * mean[name] for name, sent in self._sent.items()}), None
+        step = rules.server_step / mean.weight
+        return encode({name: sent.add(mean.sum[name], alpha=step) for name, sent in self._sent.items()}), None
+
+    def _in_order(self, replies: Iterable[Message]) -> Iterator[tuple[int, Message | None]]:
+        """Yield every asked client with its reply, or None, by rising number and as early as possible.
+
+        The order of a sum changes its last bits, so this is what makes engines agree.
+        """
+        early: dict[int, Message] = {}
+        waiting = list(reversed(self._asked))
+        for reply in replies:
+            early[self.nodes[reply.metadata.src_node_id]] = reply
+            while waiting and waiting[-1] in early:
+                client = waiting.pop()
+                yield client, early.pop(client)
+        for client in reversed(waiting):
+            yield client, early.get(client)
 
     def _observe(self, round: int, client: int, reply: Message | None) -> Observation:
         """Turn a reply into an Observation; whatever is wrong with it is a FedsimError."""
@@ -131,12 +142,12 @@ class ObservingStrategy(Strategy):
             raise FedsimError(f"no reply within {self.setup.federation.timeout:g} s")
         if reply.has_error():
             raise FedsimError(reply.error.reason or f"error code {reply.error.code} without a reason")
-        if "arrays" not in reply.content.array_records:
-            raise FedsimError("an empty reply: expected a record 'arrays', got none")
-        received = decode(reply.content.array_records["arrays"])
-        if problem := reply_problem(received, self._sent):
-            raise FedsimError(problem)
-        disclosed = dict(reply.content.metric_records.get("disclosed", MetricRecord()))
+        received = decode(arrays_of(reply))
+        disclosed = reply.content.get("disclosed", MetricRecord())
+        if not isinstance(disclosed, MetricRecord):
+            raise FedsimError(f"disclosed: expected a MetricRecord, got {type(disclosed).__name__}")
+        if "num_examples" in self.setup.federation.disclose and "num_examples" not in disclosed:
+            raise FedsimError("num_examples is missing, by which replies are weighted")
         return Observation(
             round=round,
             client=client,
@@ -163,19 +174,21 @@ class ObservingStrategy(Strategy):
         """Say nothing: the run folder tells it all."""
 
 
-def weighted_mean(observations: Sequence[Observation]) -> Weights:
-    """Average replies by their number of examples, or equally when a client did not disclose it."""
-    sizes = [observation.num_examples for observation in observations]
-    shares = [size or 0 for size in sizes] if all(sizes) else [1] * len(sizes)
-    total = sum(shares)
-    mean: dict[str, Tensor] = {}
-    for observation, share in zip(observations, shares, strict=True):
-        for name, tensor in observation.received.items():
-            if name in mean:
-                mean[name].add_(tensor, alpha=share / total)
+@dataclass
+class RunningMean:
+    """A weighted sum of replies that grows by one reply at a time."""
+
+    sum: dict[str, Tensor] = field(default_factory=dict)
+    weight: int = 0
+
+    def add(self, reply: Weights, weight: int) -> None:
+        """Add a reply with its weight."""
+        self.weight += weight
+        for name, tensor in reply.items():
+            if name in self.sum:
+                self.sum[name].add_(tensor, alpha=weight)
             else:
-                mean[name] = tensor * (share / total)
-    return mean
+                self.sum[name] = tensor * weight
 
 
 def test_round(setup: ServerSetup, round: int, weights: Weights) -> MetricRecord | None:
@@ -192,11 +205,10 @@ def evaluate_model(
     model: nn.Module, weights: Weights, images: Images, device: str, chunk: int = 500
 ) -> tuple[float, float]:
     """Return accuracy and mean cross-entropy of a model with these weights."""
-    model = model.to(device)
-    load_weights(model, weights)
+    load_weights(model.to(device), weights)
     correct, loss = 0, 0.0
     with torch.no_grad():
-        for indices in torch.arange(len(images.labels)).split(chunk):
+        for indices in torch.split(torch.arange(len(images.labels)), chunk):
             labels = images.labels[indices].to(device)
             logits = model(images.batch(indices).to(device))
             correct += int((logits.argmax(1) == labels).sum())
@@ -221,7 +233,7 @@ def _who_is_who(grid: Grid, clients: int) -> dict[int, int]:
     return found
 
 
-def _number(disclosed: dict[str, object], name: str) -> float | None:
+def _number(disclosed: Mapping[str, object], name: str) -> float | None:
     value = disclosed.get(name)
     if value is None:
         return None
@@ -230,7 +242,7 @@ def _number(disclosed: dict[str, object], name: str) -> float | None:
     return float(value)
 
 
-def _count(disclosed: dict[str, object], name: str) -> int | None:
+def _count(disclosed: Mapping[str, object], name: str) -> int | None:
     value = disclosed.get(name)
     if value is not None and (not isinstance(value, int) or value < 1):
         raise FedsimError(f"{name}: expected a whole number of at least 1, got {value!r}")

@@ -19,7 +19,7 @@ def _compiled_operators_load() -> bool:
         raise FedsimError("torchvision is not installed. Remedy: pip install 'torchvision>=0.23,<0.29'")
     for library in Path(spec.origin).parent.glob("_C.*"):
         try:
-            torch.ops.load_library(library)
+            torch.ops.load_library(library)  # type: ignore[no-untyped-call]
         except OSError:
             return False
         return True
@@ -27,9 +27,11 @@ def _compiled_operators_load() -> bool:
 
 
 if not _compiled_operators_load():
-    _schemas = torch.library.Library("torchvision", "FRAGMENT")  # kept: its end would undo the schemas
+    # Kept in a name: the schemas go when the library object does.
+    _schemas = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
     for _name in ("nms", "qnms"):
-        _schemas.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _schema = f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+        _schemas.define(_schema)  # type: ignore[no-untyped-call]
 
 from torchvision import datasets, models  # noqa: E402
 

@@ -26,21 +26,21 @@ def batch_indices(
     first fix how many images of each class there are. A client that owns fewer images than
     batch_size trains on all of them.
     """
+    if layout == "natural" and not replacement:
+        size = min(batch_size, len(owned))
+        epoch, place = divmod(step, len(owned) // size)
+        order = torch.randperm(len(owned), generator=generator(seed, "epoch", client, epoch))
+        return owned[order[place * size : (place + 1) * size]]
     random = generator(seed, "batch", client, step)
     if layout != "natural":
         wanted = layout_counts(labels[owned], batch_size, layout, random)
         return _with_counts(labels, owned, wanted, replacement, random)
-    if replacement:
-        return owned[torch.randint(len(owned), (batch_size,), generator=random)]
-    size = min(batch_size, len(owned))
-    epoch, place = divmod(step, len(owned) // size)
-    order = torch.randperm(len(owned), generator=generator(seed, "epoch", client, epoch))
-    return owned[order[place * size : (place + 1) * size]]
+    return owned[torch.randint(len(owned), (batch_size,), generator=random)]
 
 
 def layout_counts(labels: Tensor, batch_size: int, layout: str, random: Generator) -> dict[int, int]:
     """Return class -> number of images for a wanted layout, over the classes that occur in `labels`."""
-    classes = labels.unique()
+    classes = torch.unique(labels)
     shuffled = [int(c) for c in classes[torch.randperm(len(classes), generator=random)]]
     if layout == "uniform":  # as equal as possible, the remainder to random classes
         share, rest = divmod(batch_size, len(shuffled))
@@ -65,7 +65,8 @@ def _with_counts(
         else:
             if count > len(pool):
                 raise FedsimError(
-                    f"federation.labels: wanted {count} images of class {label}, the client owns {len(pool)}. "
+                    f"federation.labels: wanted {count} images of class {label}, the client owns "
+                    f"{len(pool)}. "
                     "Remedy: federation.sampling=with_replacement, fewer clients or a smaller batch."
                 )
             picks = torch.randperm(len(pool), generator=random)[:count]

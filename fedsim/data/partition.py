@@ -28,7 +28,8 @@ def partition(
     partitioner = _partitioner(kind, clients, alpha, classes_per_client, derived_seed(seed, "partition"))
     partitioner.dataset = table.add_column("index", order.tolist())
     try:
-        shares = tuple(torch.tensor(partitioner.load_partition(i)["index"]) for i in range(clients))
+        parts = (partitioner.load_partition(client) for client in range(clients))
+        shares = tuple(torch.from_numpy(part.with_format("numpy")["index"][:]) for part in parts)
     except ValueError as error:
         raise FedsimError(f"federation.partition={kind}: {error}") from error
     if empty := [i for i, share in enumerate(shares) if len(share) == 0]:

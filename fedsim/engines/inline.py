@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterable, Iterator
 
-from fedsim import environment
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import SUPERLINK_NODE_ID
@@ -11,8 +10,9 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedsim import progress
+from fedsim import environment, progress
 from fedsim.client import CLIENT_FAILED
+from fedsim.errors import in_words
 
 log = logging.getLogger(__name__)
 RUN_ID = 1
@@ -54,7 +54,12 @@ class InlineGrid(Grid):
         return Run.create_empty(RUN_ID)
 
     def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
     ) -> Message:
         """Make a message as Flower's other grids do."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
@@ -93,7 +98,7 @@ class InlineGrid(Grid):
             reply = self._app(own, self._contexts[message.metadata.dst_node_id])
         except Exception as error:
             log.exception("client app failed")
-            reason = f"the client failed: {type(error).__name__}: {error}"
+            reason = f"the client failed: {in_words(error)}"
             return Message(Error(code=CLIENT_FAILED, reason=reason), reply_to=message)
         return reply if isinstance(reply, Message) else None
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from fedsim import environment
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
+from fedsim import environment
 from fedsim.errors import FedsimError
 
 

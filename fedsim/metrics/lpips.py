@@ -50,8 +50,9 @@ def _prepare(images: Tensor) -> Tensor:
 @functools.cache
 def lpips_network() -> Any:
     """Return LPIPS with the package's heads and the embedded ImageNet trunk."""
-    from fedsim import vision  # noqa: F401  (lpips imports torchvision)
     from lpips import LPIPS as Network
+
+    from fedsim import vision  # noqa: F401  (lpips imports torchvision)
 
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")  # torchvision's deprecated spelling inside lpips

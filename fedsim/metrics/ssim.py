@@ -21,8 +21,9 @@ class SSIM(Metric):
 
 def structural_similarity(guess: Tensor, truth: Tensor) -> Tensor:
     """Return the SSIM of each pair of images in [0, 1] (11x11 Gaussian window, deviation 1.5)."""
-    from fedsim import vision  # noqa: F401  (torchmetrics imports torchvision)
     from torchmetrics.functional.image import structural_similarity_index_measure
+
+    from fedsim import vision  # noqa: F401  (torchmetrics imports torchvision)
 
     if min(truth.shape[2:]) < 6:
         raise FedsimError(

@@ -12,10 +12,8 @@ from fedsim.models.layers import Normalize, activation_layer, flat_size
 from fedsim.types import Task
 
 
-def convnet(
-    task: Task, *, width: int = 64, activation: str = "relu", batch_norm: bool = True
-) -> nn.Module:
-    """ConvNet: nine 3x3 convolutions (width x 1, 2, 2, 4, 4, 4, 4, 4, 4) with two poolings, one linear layer."""
+def convnet(task: Task, *, width: int = 64, activation: str = "relu", batch_norm: bool = True) -> nn.Module:
+    """ConvNet: nine 3x3 convolutions (width x 1, 2, 2, then 4), two poolings, one linear layer."""
     if width < 1:
         raise FedsimError(f"model.width: expected at least 1, got {width}")
     layers: OrderedDict[str, nn.Module] = OrderedDict(normalize=Normalize(task))

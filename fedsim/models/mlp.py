@@ -11,7 +11,7 @@ from fedsim.types import Task
 
 
 def mlp(task: Task, *, depth: int = 3, width: int = 300, activation: str = "relu") -> nn.Module:
-    """Fully connected network with `depth` linear layers of `width` hidden units (depth 1: no hidden layer)."""
+    """Fully connected network with `depth` linear layers, the hidden ones of `width` units."""
     if depth < 1 or width < 1:
         raise FedsimError(f"model: expected depth >= 1 and width >= 1, got depth={depth}, width={width}")
     layers: OrderedDict[str, nn.Module] = OrderedDict(normalize=Normalize(task), flatten=nn.Flatten())

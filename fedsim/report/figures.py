@@ -44,7 +44,9 @@ def label_figure(true: Tensor, guessed: Tensor, title: str, presence_only: bool)
     heights = [int(guessed[c]) for c in classes]
     if presence_only:  # no counts were claimed: mark the classes said to be present
         found = [x for x, height in zip(places, heights, strict=True) if height]
-        axes.plot(found, [0] * len(found), "^", color=GUESSED, ms=8, clip_on=False, label="said to be present")
+        axes.plot(
+            found, [0] * len(found), "^", color=GUESSED, ms=8, clip_on=False, label="said to be present"
+        )
     else:
         axes.bar([x + 0.2 for x in places], heights, 0.4, color=GUESSED, label="restored")
     axes.set_xticks(list(places), [str(c) for c in classes], fontsize=8 if len(classes) <= 20 else 5)

@@ -13,7 +13,9 @@ from fedsim.runfolder import write_text
 
 def write_page(path: Path, template: str, figures: dict[str, Figure], **values: Any) -> Path:
     """Fill a template, save its figures under figures/ as PNG, and write the page."""
-    pictures = {name: _inline(figure, path.parent / "figures" / f"{name}.png") for name, figure in figures.items()}
+    pictures = {
+        name: _inline(figure, path.parent / "figures" / f"{name}.png") for name, figure in figures.items()
+    }
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("fedsim.report"),
         autoescape=True,  # a client's words end up in the page

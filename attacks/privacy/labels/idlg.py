@@ -1,7 +1,7 @@
 """Which classes a batch holds, from the signs of the last layer's gradient rows.
 
 What leaks: the presence of classes; exact for one example with non-negative embeddings.
-Paper: Zhao et al., iDLG: Improved Deep Leakage from Gradients (2020), scaled to batches as in Ma et al. (2023).
+Paper: Zhao et al., iDLG: Improved Deep Leakage from Gradients (2020); for batches as in Ma et al. (2023).
 Assumes: softmax cross-entropy, non-negative embeddings (ReLU, sigmoid).
 Fails: on repeated and neighbouring classes, whose rows mix signs, and with negative activations.
 """

@@ -44,7 +44,9 @@ class ILRG(Attack):
         probabilities = torch.softmax(embeddings @ layer.weight.T + layer.bias, dim=1)
         solution, residual = solve_counts(probabilities, layer.bias_gradient, layer.num_examples)
         repair = self.rounding == "repair"
-        counts = repair_counts(solution, layer.num_examples) if repair else solution.clamp(min=0).round().long()
+        counts = (
+            repair_counts(solution, layer.num_examples) if repair else solution.clamp(min=0).round().long()
+        )
         return Reconstruction(
             class_counts=counts,
             class_presence=counts > 0,
