@@ -63,6 +63,11 @@ def plain(config: DictConfig) -> DictConfig:
     return made
 
 
+def as_text(config: DictConfig) -> str:
+    """Return a config as yaml, without Hydra's own settings; missing values stay marked."""
+    return OmegaConf.to_yaml(OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"]))
+
+
 def experiment(config: DictConfig) -> Experiment:
     """Build everything that a run needs from a resolved config."""
     _check_top_level(config)

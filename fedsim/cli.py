@@ -78,20 +78,32 @@ def _experiment() -> None:
     @hydra.main(config_path=str(config_dir()), config_name="config", version_base="1.3")
     def task(config: Any) -> None:
         from fedsim import build
-        from fedsim.experiment import run
+        from fedsim.experiment import record_failure, run
 
         path = Path(HydraConfig.get().runtime.output_dir)
         sweeping = HydraConfig.get().mode == RunMode.MULTIRUN
         try:
-            _announce(run(build.experiment(build.plain(config)), path), last_line=not sweeping)
+            config = build.plain(config)
+            _announce(run(build.experiment(config), path), last_line=not sweeping)
         except FedsimError as error:
             failures.append(error)
-            if sweeping:  # the other runs go on
+            if sweeping:  # the other runs go on, and the sweep's report shows this one
                 print(f"fedsim: {path.name}: {error}", file=sys.stderr)
+                record_failure(path, build.as_text(config), error)
+            else:
+                _remove_empty(path)
 
     task()
     if failures:
         raise failures[0]
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove the folders that Hydra made for a run that never began."""
+    for made in (folder, folder.parent, folder.parent.parent):
+        if any(made.iterdir()):
+            return
+        made.rmdir()
 
 
 def _list(arguments: Sequence[str]) -> None:

@@ -191,6 +191,13 @@ def recorded(experiment: Experiment, folder: RunFolder) -> Iterator[None]:
         handler.close()
 
 
+def record_failure(path: Path, config_text: str, error: FedsimError) -> None:
+    """Leave a trace of a run that could not even be built, where none was written yet."""
+    if not (path / "config.yaml").exists():
+        write_text(path / "config.yaml", config_text)
+        RunFolder(path).write_summary({"name": path.name, "status": f"failed: {error}", "metrics": {}})
+
+
 def summarise(experiment: Experiment, folder: RunFolder, status: str, seconds: float) -> dict[str, Any]:
     """Return summary.json: the means over attacked rounds and clients, and what they stand on."""
     rows = [row for row in folder.scores() if row.value is not None]

@@ -20,7 +20,7 @@ class Federation:
     """Settings of `conf/federation`; every value is checked here, before anything runs."""
 
     clients: int = 4
-    rounds: int = 1
+    rounds: int = 3
     participation: float = 1.0  # share of the clients in each round
     batch_size: int = 24
     mode: Literal["fedsgd", "fedavg"] = "fedsgd"  # reply: batch-mean gradient, or update after local steps

@@ -5,12 +5,30 @@ first lets models, transforms, data sets and lpips load; `ops.nms` and `io.decod
 and nothing here calls them.
 """
 
+import functools
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from fedsim.errors import FedsimError
+
+_declared: list[torch.library.Library] = []  # kept: the schemas go when the library object does
+
+
+@functools.cache
+def load_torchvision() -> Any:
+    """Return torchvision; call it before importing anything that imports torchvision itself."""
+    if not _compiled_operators_load():
+        library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+        for name in ("nms", "qnms"):
+            schema = f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            library.define(schema)  # type: ignore[no-untyped-call]
+        _declared.append(library)
+    import torchvision
+
+    return torchvision
 
 
 def _compiled_operators_load() -> bool:
@@ -24,15 +42,3 @@ def _compiled_operators_load() -> bool:
             return False
         return True
     return False
-
-
-if not _compiled_operators_load():
-    # Kept in a name: the schemas go when the library object does.
-    _schemas = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
-    for _name in ("nms", "qnms"):
-        _schema = f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-        _schemas.define(_schema)  # type: ignore[no-untyped-call]
-
-from torchvision import datasets, models  # noqa: E402
-
-__all__ = ["datasets", "models"]

@@ -11,6 +11,7 @@ from fedsim.data.cifar10_small import CIFAR10_MEAN, CIFAR10_STD
 from fedsim.data.images import ArrayImages, Dataset, FileImages, Images, array_images
 from fedsim.errors import FedsimError
 from fedsim.types import Task
+from fedsim.vision import load_torchvision
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,8 @@ def torchvision_set(*, name: str, root: str = "data", download: bool = False) ->
 
 
 def _open(kind: _Kind, name: str, root: str, download: bool, train: bool) -> Any:
-    from fedsim import vision
-
     folder = Path(root).expanduser().resolve()
-    loader = getattr(vision.datasets, kind.loader)
+    loader = getattr(load_torchvision().datasets, kind.loader)
     try:
         if name == "imagenet":  # its licence forbids an automatic download
             return loader(root=folder, split="train" if train else "val")

@@ -16,6 +16,7 @@ from fedsim.data.images import ASSETS
 from fedsim.interfaces import Metric
 from fedsim.metrics.image_matching import image_score
 from fedsim.types import Reconstruction, Score, Truth
+from fedsim.vision import load_torchvision
 
 ALEXNET_MINIMUM = 31  # pixels
 ENLARGED = 64
@@ -50,9 +51,8 @@ def _prepare(images: Tensor) -> Tensor:
 @functools.cache
 def lpips_network() -> Any:
     """Return LPIPS with the package's heads and the embedded ImageNet trunk."""
+    load_torchvision()
     from lpips import LPIPS as Network
-
-    from fedsim import vision  # noqa: F401  (lpips imports torchvision)
 
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")  # torchvision's deprecated spelling inside lpips

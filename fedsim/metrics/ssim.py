@@ -9,6 +9,7 @@ from fedsim.errors import FedsimError
 from fedsim.interfaces import Metric
 from fedsim.metrics.image_matching import image_score
 from fedsim.types import Reconstruction, Score, Truth
+from fedsim.vision import load_torchvision
 
 
 class SSIM(Metric):
@@ -21,9 +22,8 @@ class SSIM(Metric):
 
 def structural_similarity(guess: Tensor, truth: Tensor) -> Tensor:
     """Return the SSIM of each pair of images in [0, 1] (11x11 Gaussian window, deviation 1.5)."""
+    load_torchvision()
     from torchmetrics.functional.image import structural_similarity_index_measure
-
-    from fedsim import vision  # noqa: F401  (torchmetrics imports torchvision)
 
     if min(truth.shape[2:]) < 6:
         raise FedsimError(

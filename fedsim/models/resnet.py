@@ -10,15 +10,14 @@ from torch import nn
 from fedsim.errors import FedsimError
 from fedsim.models.layers import Normalize
 from fedsim.types import Task
+from fedsim.vision import load_torchvision
 
 
 def resnet(task: Task, *, depth: int = 18, variant: str = "auto") -> nn.Module:
     """ResNet-18 to 152 (torchvision's); for small images a 3x3 stem without pooling."""
-    from fedsim import vision
-
     if depth not in (18, 34, 50, 101, 152):
         raise FedsimError(f"model.depth: expected 18, 34, 50, 101 or 152, got {depth}")
-    network = getattr(vision.models, f"resnet{depth}")(weights=None, num_classes=task.num_classes)
+    network = getattr(load_torchvision().models, f"resnet{depth}")(weights=None, num_classes=task.num_classes)
     if is_small(task, variant):
         network.conv1 = nn.Conv2d(task.input_shape[0], 64, 3, padding=1, bias=False)
         nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")

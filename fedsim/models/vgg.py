@@ -11,15 +11,14 @@ from fedsim.errors import FedsimError
 from fedsim.models.layers import Normalize
 from fedsim.models.resnet import fit_first_convolution, is_small
 from fedsim.types import Task
+from fedsim.vision import load_torchvision
 
 
 def vgg(task: Task, *, depth: int = 16, variant: str = "auto") -> nn.Module:
     """VGG-11, 13 or 16 (torchvision's); for small images one linear layer in place of the big head."""
-    from fedsim import vision
-
     if depth not in (11, 13, 16):
         raise FedsimError(f"model.depth: expected 11, 13 or 16, got {depth}")
-    network = getattr(vision.models, f"vgg{depth}")(weights=None, num_classes=task.num_classes)
+    network = getattr(load_torchvision().models, f"vgg{depth}")(weights=None, num_classes=task.num_classes)
     fit_first_convolution(network.features, "0", task)
     if is_small(task, variant):
         network.avgpool = nn.AdaptiveAvgPool2d(1)

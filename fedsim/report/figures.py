@@ -8,33 +8,31 @@ from torch import Tensor
 
 from fedsim.types import RoundResult
 
-TRUE, GUESSED, BLIND = "#9aa5b1", "#d64545", "#cbd2d9"
+TRUE, GUESSED = "#9aa5b1", "#d64545"
 INK = "#323f4b"
 
 
 def accuracy_figure(history: Sequence[RoundResult]) -> Figure:
-    """Draw test accuracy and loss over rounds."""
-    figure = Figure(figsize=(6.4, 2.8), layout="constrained")
-    left = figure.subplots()
+    """Draw test accuracy and test loss over rounds, side by side."""
+    figure = Figure(figsize=(7.5, 2.5), layout="constrained")
     rounds = [result.round for result in history]
-    marker = "o" if len(rounds) < 40 else ""
-    left.plot(rounds, [100 * result.accuracy for result in history], color=GUESSED, marker=marker, ms=4)
-    left.set_xlabel("round")
-    left.set_ylabel("test accuracy (%)", color=GUESSED)
-    left.set_ylim(0, 100)
-    left.xaxis.set_major_locator(MaxNLocator(integer=True))
-    right = left.twinx()
-    right.plot(rounds, [result.loss for result in history], color=TRUE, marker=marker, ms=4)
-    right.set_ylabel("test loss", color=INK)
-    right.set_ylim(bottom=0)
-    _clean(left)
-    right.spines["top"].set_visible(False)
+    curves = {
+        "test accuracy": [result.accuracy for result in history],
+        "test loss": [result.loss for result in history],
+    }
+    for axes, (name, values) in zip(figure.subplots(1, 2), curves.items(), strict=True):
+        axes.plot(rounds, values, color=GUESSED, marker="o" if len(rounds) < 40 else "", ms=4)
+        axes.set_ylim(0, 1 if name == "test accuracy" else 1.1 * max(values))
+        axes.set_xlabel("round")
+        axes.set_title(name, fontsize=10, color=INK)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _clean(axes)
     return figure
 
 
 def label_figure(true: Tensor, guessed: Tensor, title: str, presence_only: bool) -> Figure:
     """Draw true against restored labels: a pair of bars a class, or of most frequent classes if many."""
-    figure = Figure(figsize=(5.2, 2.5), layout="constrained")
+    figure = Figure(figsize=(4.4, 2.4), layout="constrained")
     axes = figure.subplots()
     classes = list(range(len(true)))
     if len(classes) > 40:  # only classes that are there, or were said to be
@@ -63,10 +61,13 @@ def label_figure(true: Tensor, guessed: Tensor, title: str, presence_only: bool)
 def sweep_figure(labels: Sequence[str], metrics: Mapping[str, Sequence[float | None]]) -> Figure:
     """Draw one panel a metric, one bar a run."""
     height = 1.1 + 0.28 * len(labels)
-    figure = Figure(figsize=(2.2 + 2.0 * len(metrics), height), layout="constrained")
+    figure = Figure(figsize=(1.6 + 1.7 * len(metrics), height), layout="constrained")
     panels = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
     for axes, (name, values) in zip(panels, metrics.items(), strict=True):
         axes.barh(range(len(labels)), [value or 0 for value in values], color=GUESSED, height=0.6)
+        for place, value in enumerate(values):
+            if value is None:  # the attack does not claim this
+                axes.text(0, place, " not claimed", va="center", fontsize=7, color=TRUE)
         axes.set_title(name, fontsize=10, color=INK)
         if name in ("leacc", "lnacc", "irec", "accuracy", "ssim"):
             axes.set_xlim(0, 1)

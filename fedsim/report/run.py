@@ -13,6 +13,12 @@ from fedsim.report.page import write_page
 from fedsim.runfolder import RunFolder, ScoreRow
 
 SHOWN = 6  # clients whose labels are drawn
+TOLD = {
+    "num_examples": "its number of examples",
+    "learning_rate": "its learning rate",
+    "local_steps": "its number of local steps",
+    "loss": "its loss",
+}
 LISTED = 400  # scores in the long table; scores.csv has all
 
 
@@ -82,7 +88,8 @@ def threat_model(config: dict[str, Any]) -> str:
         reply = f"the gradient of a batch of {rules['batch_size']}"
     else:
         reply = f"its update after {rules['local_steps']} local steps on batches of {rules['batch_size']}"
-    told = ", ".join(name.replace("_", " ") for name in rules["disclose"]) or "nothing else"
+    untold = ("learning_rate", "local_steps") if rules["mode"] == "fedsgd" else ()  # a gradient has neither
+    told = ", ".join(TOLD[name] for name in rules["disclose"] if name not in untold) or "nothing else"
     defenses = ", then ".join(config["defense"]) if config["defense"] else "no defence"
     return (
         f"A malicious server trains {choices['model']} on {choices['data']} with {clients} for {rounds}; "

@@ -32,8 +32,10 @@ def write_sweep_report(folder: Path) -> Path:
     from fedsim.report.page import write_page
 
     runs = [RunFolder(path) for path in run_folders(folder)]
-    settings = [_flat(yaml.safe_load(run.config_text())) for run in runs]
-    keys = [key for key in settings[0] if _differs(key, settings)]
+    settings = [_settings(yaml.safe_load(run.config_text())) for run in runs]
+    keys = [
+        key for key in dict.fromkeys(key for found in settings for key in found) if _differs(key, settings)
+    ]
     summaries = [run.summary() for run in runs]
     metrics = list(dict.fromkeys(name for summary in summaries for name in summary.get("metrics", {})))
     rows = [
@@ -51,7 +53,8 @@ def write_sweep_report(folder: Path) -> Path:
         lines.append([row["name"], *row["settings"], *numbers, row["status"]])
     write_text(folder / "sweep.csv", csv_text(lines))
     by_metric = {name: [row["metrics"][place] for row in rows] for place, name in enumerate(metrics)}
-    figures = {"metrics": sweep_figure([row["name"] for row in rows], by_metric)} if metrics else {}
+    labels = [", ".join(filter(None, row["settings"])) or row["name"] for row in rows]
+    figures = {"metrics": sweep_figure(labels, by_metric)} if metrics else {}
     return write_page(
         folder / "report.html",
         "sweep.html",
@@ -69,6 +72,12 @@ def _number(path: Path) -> int:
     return int(first) if first.isdigit() else 0
 
 
+def _settings(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a config as dotted names, what was chosen first: data, model, attack, defences."""
+    chosen = dict(config.pop("choices")) | {"defense": " + ".join(config["defense"] or {}) or "none"}
+    return chosen | _flat(config)
+
+
 def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Turn nested settings into dotted names."""
     flat: dict[str, Any] = {}
@@ -78,7 +87,7 @@ def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _differs(key: str, settings: list[dict[str, Any]]) -> bool:
-    """Say whether a setting explains a difference; targets and names only repeat the choices."""
+    """Say whether a setting varies among the runs that have it; targets and names repeat the choices."""
     if key == "name" or key.endswith("_target_"):
         return False
-    return len({str(setting.get(key)) for setting in settings}) > 1
+    return len({str(setting[key]) for setting in settings if key in setting}) > 1

@@ -1,0 +1,86 @@
+"""Shared by all tests: one thread, small federations composed as the command line would."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedsim import build
+from fedsim.client import batch_gradient
+from fedsim.data.images import Dataset
+from fedsim.experiment import Experiment, run
+from fedsim.runfolder import RunFolder
+from fedsim.types import Observation
+
+SMALL = (
+    "data=synthetic",
+    "data.shape=[1,8,8]",
+    "data.num_classes=4",
+    "data.train_size=160",
+    "data.test_size=40",
+    "model=softmax",
+    "federation.clients=3",
+    "federation.rounds=2",
+    "federation.batch_size=6",
+    "metric=[leacc,lnacc,irec]",
+    "name=test",
+)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def small() -> Callable[..., Experiment]:
+    """Return a builder of small experiments from overrides."""
+    return lambda *overrides: build.experiment(build.compose([*SMALL, *overrides]))
+
+
+@pytest.fixture
+def play_small(tmp_path: Path, small: Callable[..., Experiment]) -> Callable[..., RunFolder]:
+    """Return a runner of small experiments; each gets a folder of its own."""
+
+    def play(*overrides: str, folder: str = "run") -> RunFolder:
+        return run(small(*overrides), tmp_path / folder)
+
+    return play
+
+
+@pytest.fixture
+def observe() -> Callable[..., Observation]:
+    """Return a maker of honest gradient observations."""
+
+    def make(model: nn.Module, images: Tensor, labels: Tensor, **told: int | None) -> Observation:
+        gradient, _ = batch_gradient(model, images, labels)
+        return Observation(
+            round=1,
+            client=0,
+            sent={name: p.detach() for name, p in model.named_parameters()},
+            received=gradient,
+            kind="gradient",
+            **({"num_examples": len(labels)} | told),
+        )
+
+    return make
+
+
+@pytest.fixture
+def draw() -> Callable[..., tuple[Tensor, Tensor]]:
+    """Return a drawer of random training batches."""
+
+    def make(data: Dataset, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        indices = torch.randperm(len(data.train.labels), generator=generator)[:size]
+        return data.train.batch(indices), data.train.labels[indices]
+
+    return make
+
+
+def tensors_equal(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+__all__: Sequence[str] = ("SMALL", "tensors_equal")

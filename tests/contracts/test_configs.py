@@ -1,0 +1,159 @@
+"""Contracts over every yaml: whoever adds one has these tests the moment it exists."""
+
+import inspect
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from fedsim import build
+from fedsim.catalog import GROUPS, config_dir, entries
+from fedsim.data.synthetic import synthetic
+from fedsim.errors import FedsimError
+from fedsim.interfaces import Attack, Defense, Metric
+from fedsim.randomness import generator
+from fedsim.types import Observation, Task
+
+CONF = Path(__file__).parents[2] / "conf"
+LARGE = {"resnet50", "resnet101", "resnet152", "vgg13", "vgg16"}  # like their small sisters, only slower
+
+
+def names(group: str) -> list[str]:
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+def load(group: str, name: str) -> dict[str, object]:
+    return yaml.safe_load((CONF / group / f"{name}.yaml").read_text())
+
+
+def target(config: dict[str, object]) -> object:
+    module, _, name = str(config["_target_"]).rpartition(".")
+    return getattr(import_module(module), name)
+
+
+EVERY = [(group, name) for group in GROUPS if group != "experiment" for name in names(group)]
+
+
+@pytest.mark.parametrize(("group", "name"), EVERY)
+def test_yaml_names_every_argument_with_its_default(group: str, name: str) -> None:
+    config = load(group, name)
+    signature = inspect.signature(target(config))
+    given = {key: value for key, value in config.items() if key not in ("_target_", "checkpoint")}
+    expected = [parameter for parameter in signature.parameters if parameter != "task"]
+    assert list(given) == expected
+    for key, parameter in signature.parameters.items():
+        if key != "task" and not key.startswith("_"):
+            assert parameter.kind == inspect.Parameter.KEYWORD_ONLY, f"{key} should be keyword-only"
+
+
+@pytest.mark.parametrize(("group", "name"), EVERY)
+def test_every_entry_has_a_line_in_the_catalogue(group: str, name: str) -> None:
+    entry = next(entry for entry in entries(group) if entry.name == name)
+    assert len(entry.summary) > 15
+    assert "\n" not in entry.summary
+
+
+@pytest.mark.parametrize("name", names("experiment"))
+def test_every_experiment_composes_and_says_what_to_expect(name: str) -> None:
+    header = (CONF / "experiment" / f"{name}.yaml").read_text()
+    assert "# Expected:" in header
+    build.compose([f"experiment={name}", "name=test"])
+
+
+@pytest.mark.parametrize("name", names("attack"))
+def test_an_attack_is_repeatable_and_leaves_observations_untouched(name: str, observe) -> None:
+    experiment = build.experiment(
+        build.compose([f"attack={name}", "data=mnist_small", "model=softmax", "name=test"])
+    )
+    assert isinstance(experiment.attack, Attack)
+    data = build._dataset("_target_: fedsim.data.mnist_small.mnist_small\n")
+    seen = observe(experiment.model, data.train.batch(torch.arange(6)), data.train.labels[:6])
+    before = {key: tensor.clone() for key, tensor in (*seen.sent.items(), *seen.received.items())}
+    first = experiment.attack.run(experiment.model, experiment.task, [seen])
+    second = experiment.attack.run(experiment.model, experiment.task, [seen])
+    for field in ("images", "class_counts", "class_presence", "embeddings"):
+        left, right = getattr(first, field), getattr(second, field)
+        assert (left is None) == (right is None)
+        assert left is None or torch.equal(left, right)
+    assert first.trace == second.trace
+    assert first.confidence == second.confidence
+    after = dict([*seen.sent.items(), *seen.received.items()])
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    classes = experiment.task.num_classes
+    if first.class_counts is not None:
+        assert first.class_counts.shape == (classes,)
+        assert int(first.class_counts.min()) >= 0
+    if first.class_presence is not None:
+        assert first.class_presence.shape == (classes,)
+    if first.images is not None:
+        assert first.images.shape[1:] == experiment.task.input_shape
+
+
+@pytest.mark.parametrize("name", names("defense"))
+def test_a_defence_keeps_names_and_shapes_and_its_input(name: str) -> None:
+    config = load("defense", name)
+    defense = target(config)(**{key: value for key, value in config.items() if key != "_target_"})
+    assert isinstance(defense, Defense)
+    reply = {"w": torch.randn(4, 3, generator=generator(0)), "b": torch.randn(4, generator=generator(1))}
+    before = {key: tensor.clone() for key, tensor in reply.items()}
+    changed = defense.on_reply(reply, "gradient", generator(2))
+    again = defense.on_reply(reply, "gradient", generator(2))
+    assert {key: tensor.shape for key, tensor in changed.items()} == {k: t.shape for k, t in reply.items()}
+    assert all(torch.equal(changed[key], again[key]) for key in reply)
+    assert all(torch.equal(before[key], reply[key]) for key in reply)
+    Observation(round=1, client=0, sent=reply, received=changed, kind="gradient")  # well formed
+
+
+@pytest.mark.parametrize("name", names("model"))
+def test_a_model_gives_logits_and_is_seeded(name: str) -> None:
+    if name in LARGE:
+        pytest.skip("same code as its smaller sister, only slower")
+    task = Task(input_shape=(3, 32, 32), num_classes=7, mean=(0.4,), std=(0.2,))
+    config = build.compose([f"model={name}", "name=test"])
+    model = build._model(config, task)
+    assert not model.training
+    assert model(torch.rand(2, 3, 32, 32)).shape == (2, 7)
+    twin = build._model(config, task)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+    first = next(module for module in model.modules() if not list(module.children()))
+    assert type(first).__name__ == "Normalize"
+
+
+@pytest.mark.parametrize("name", ["mnist_small", "cifar10_small", "synthetic"])
+def test_data_are_float_images_in_the_unit_range(name: str) -> None:
+    data = build._dataset(build.OmegaConf.to_yaml(build.compose([f"data={name}", "name=test"]).data))
+    for images in (data.train, data.test):
+        batch = images.batch(torch.arange(5))
+        assert batch.dtype == torch.float32
+        assert batch.shape == (5, *data.task.input_shape)
+        assert 0 <= float(batch.min()) < float(batch.max()) <= 1
+        assert images.labels.dtype == torch.int64
+        assert set(images.labels.tolist()) == set(range(data.task.num_classes))
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10", "cifar100", "imagenet"])
+def test_missing_files_are_an_error_that_names_the_folder_and_the_remedy(name: str, tmp_path: Path) -> None:
+    config = build.compose([f"data={name}", f"data.root={tmp_path}", "name=test"])
+    with pytest.raises(FedsimError, match=rf"{name}.*{tmp_path}.*Remedy"):
+        build.experiment(config)
+
+
+@pytest.mark.parametrize("name", names("metric"))
+def test_a_metric_is_a_metric_under_its_own_name(name: str) -> None:
+    metric = target(load("metric", name))()
+    assert isinstance(metric, Metric)
+    data = synthetic(shape=(1, 32, 32), num_classes=3, train_size=6, test_size=3)
+    from fedsim.types import Reconstruction, Truth
+
+    images, labels = data.train.batch(torch.arange(4)), data.train.labels[:4]
+    guess = Reconstruction(images=images, class_counts=labels.bincount(minlength=3))
+    score = metric.score(guess, Truth(round=1, client=0, images=images, labels=labels))
+    assert score is not None
+    assert score.metric == name
+    assert score.blind is not None
+
+
+def test_configs_are_found() -> None:
+    assert config_dir() == CONF.resolve()

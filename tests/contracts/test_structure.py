@@ -1,0 +1,77 @@
+"""Contracts on the source itself: who imports whom, what ships, what every module explains."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted(path for top in ("fedsim", "attacks", "defenses") for path in (ROOT / top).rglob("*.py"))
+
+
+def imported(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "fedsim").rglob("*.py")), ids=str)
+def test_the_laboratory_imports_neither_attacks_nor_defences(path: Path) -> None:
+    assert not {name for name in imported(path) if name.split(".")[0] in ("attacks", "defenses")}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "attacks").rglob("*.py")), ids=str)
+def test_no_attack_can_see_the_truth(path: Path) -> None:
+    names = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
+    assert "Truth" not in names | {name.split(".")[-1] for name in imported(path)}
+    forbidden = ("fedsim.runfolder", "fedsim.data", "fedsim.metrics", "fedsim.experiment", "fedsim.build")
+    assert not {name for name in imported(path) if name.startswith(forbidden)}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=str)
+def test_no_pickle_and_only_one_torchvision(path: Path) -> None:
+    roots = {name.split(".")[0] for name in imported(path)}
+    assert not roots & {"pickle", "cloudpickle", "dill", "joblib"}
+    assert "torch.load" not in path.read_text()
+    assert "torchvision" not in roots or path.name == "vision.py"
+
+
+def test_every_package_ships() -> None:
+    declared = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
+    found = {str(path.parent.relative_to(ROOT)).replace("/", ".") for path in SOURCES}
+    assert declared == found | {"fedsim.conf"}
+
+
+@pytest.mark.parametrize(
+    "path", sorted(p for p in (ROOT / "attacks").rglob("*.py") if "(Attack)" in p.read_text()), ids=str
+)
+def test_an_attack_module_opens_with_what_leaks_the_paper_assumptions_and_failures(path: Path) -> None:
+    if path.name == "none.py":
+        pytest.skip("attacks nothing")
+    document = ast.get_docstring(ast.parse(path.read_text())) or ""
+    for line in ("What leaks:", "Paper:", "Assumes:", "Fails:"):
+        assert line in document
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["list"], ["--version"]])
+def test_help_and_list_do_not_import_the_heavy_libraries(arguments: list[str]) -> None:
+    code = (
+        f"import sys; sys.argv = ['fedsim', *{arguments!r}]; from fedsim.cli import main; main(); "
+        "heavy = {'torch', 'ray', 'flwr', 'numpy', 'matplotlib', 'hydra'} & set(sys.modules); "
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout) > 5
+
+
+def test_the_project_speaks_of_its_own_files_only() -> None:
+    for path in (*SOURCES, *(ROOT / "conf").rglob("*.yaml"), ROOT / "README.md"):
+        assert "../shared" not in path.read_text()

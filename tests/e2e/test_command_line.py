@@ -1,0 +1,122 @@
+"""The `fedsim` command as a user types it, in processes of their own."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FAST = (
+    "data=synthetic",
+    "data.shape=[1,8,8]",
+    "data.num_classes=4",
+    "data.train_size=80",
+    "data.test_size=20",
+    "model=softmax",
+    "federation.rounds=1",
+    "federation.batch_size=6",
+)
+
+
+def fedsim(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fedsim.cli", *arguments]
+    return subprocess.run(
+        command, cwd=cwd, env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_run_a_replay_and_a_report(tmp_path: Path) -> None:
+    done = fedsim(*FAST, f"hydra.run.dir={tmp_path}/chosen", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""  # no warnings, and no progress bar: this is no terminal
+    assert done.stdout.splitlines()[-1] == str(tmp_path / "chosen")
+    assert "lnacc" in done.stdout
+    assert json.loads((tmp_path / "chosen" / "summary.json").read_text())["status"] == "complete"
+    (tmp_path / "chosen" / "report.html").unlink()
+    again = fedsim("report", "chosen", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "chosen" / "report.html").exists()
+    replayed = fedsim("replay", "chosen", "attack=idlg", cwd=tmp_path)
+    assert replayed.returncode == 0, replayed.stderr
+    folder = Path(replayed.stdout.splitlines()[-1])
+    assert folder.parent.parent == tmp_path / "runs"
+    assert folder.name.endswith("replay_idlg_softmax_synthetic")
+
+
+def test_a_sweep_leaves_a_folder_a_run_and_one_report_also_when_a_run_fails(tmp_path: Path) -> None:
+    sweep = ("-m", *FAST, "attack=ilrg,idlg", "federation.labels=natural,one_per_class,nonsense")
+    done = fedsim(*sweep, f"hydra.sweep.dir={tmp_path}/sweep", cwd=tmp_path)
+    assert done.returncode == 1  # one_per_class is impossible with 6 examples of 4 classes
+    assert "1_ilrg_softmax_synthetic: round 1: none of 4 clients" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout.splitlines()[-1] == str(tmp_path / "sweep")
+    runs = sorted(path.name for path in (tmp_path / "sweep").iterdir() if path.is_dir())
+    assert runs == sorted(
+        ["figures", *(f"{i}_{'ilrg' if i < 3 else 'idlg'}_softmax_synthetic" for i in range(6))]
+    )
+    table = (tmp_path / "sweep" / "sweep.csv").read_text().splitlines()
+    assert table[0].startswith("run,attack,federation.labels,")
+    assert table[1].startswith("0_ilrg_softmax_synthetic,ilrg,natural,")
+    assert any("expected one of natural" in line for line in table)  # a run that could not be built
+    page = (tmp_path / "sweep" / "report.html").read_text()
+    assert "4 not complete" in page
+    assert page.count("/report.html") == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["federation.clinets=3"], "Key 'clinets' is not in struct"),
+        (["federation.clients=-3"], "federation.clients: expected a whole number of at least 1, got -3"),
+        (["attack=ilgr"], "Could not find 'attack/ilgr'"),
+        (["data=npz", "data.path=none.npz"], "no such file"),
+        (["data=npz"], "data.path"),
+        (["attack.rounding=up"], "attack.rounding: expected repair or nearest, got 'up'"),
+        (["+attack.depth=2"], "takes no argument 'depth'"),
+        (["seed=abc"], "seed: expected a whole number, got 'abc'"),
+        (["device=tpu9"], "device: expected cpu or cuda"),
+        (["nonsense"], "unknown command 'nonsense'"),
+        (["list", "atack"], "unknown group 'atack'"),
+        (["report"], "expected a run folder"),
+        (["report", "."], "holds no run"),
+        (["replay", "."], "is not a run folder"),
+        (["replay", ".", "model=mlp"], "replay takes only"),
+    ],
+)
+def test_a_mistake_ends_in_a_clear_message_and_no_folder(arguments, words: str, tmp_path: Path) -> None:
+    done = fedsim(*arguments, cwd=tmp_path)
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.rglob("config.yaml"))
+    assert not [path for path in tmp_path.rglob("*") if path.is_dir() and not any(path.iterdir())]
+
+
+def test_help_says_all_commands(tmp_path: Path) -> None:
+    text = fedsim("--help", cwd=tmp_path).stdout
+    for word in ("fedsim list", "fedsim report", "fedsim replay", "fedsim -m", "hydra.run.dir"):
+        assert word in text
+
+
+def test_the_wheel_carries_configs_assets_and_templates(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", "fedsim", "attacks", "defenses", "conf"):
+        (source / name).symlink_to(ROOT / name)
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", "."]
+    copied = tmp_path / "copied"
+    subprocess.run(["cp", "-rL", str(source), str(copied)], check=True)
+    done = subprocess.run([*build, str(copied)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(tmp_path / "site")
+    shipped = {str(p.relative_to(tmp_path / "site/fedsim/conf")) for p in (tmp_path / "site").rglob("*.yaml")}
+    assert shipped == {str(p.relative_to(ROOT / "conf")) for p in (ROOT / "conf").rglob("*.yaml")}
+    done = fedsim(*FAST, "hydra.run.dir=run", cwd=tmp_path, PYTHONPATH=str(tmp_path / "site"))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "report.html").exists()

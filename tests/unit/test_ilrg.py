@@ -1,0 +1,125 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from attacks.privacy.labels.idlg import IDLG
+from attacks.privacy.labels.ilrg import ILRG, repair_counts, solve_counts
+from attacks.privacy.labels.last_layer import last_layer, last_linear_name
+from fedsim.errors import FedsimError
+from fedsim.models.lenet5 import lenet5
+from fedsim.models.resnet import resnet
+from fedsim.types import Observation, Task
+
+TASK = Task(input_shape=(1, 4, 4), num_classes=3)
+
+
+def test_exact_probabilities_give_exact_counts() -> None:
+    counts = torch.tensor([5.0, 0.0, 2.0], dtype=torch.float64)
+    probabilities = torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6], [0.1, 0.6, 0.3]], dtype=torch.float64)
+    bias_gradient = (probabilities.T @ counts - counts) / 7  # g_i = (sum_j k_j p_j[i] - k_i) / K
+    solved, residual = solve_counts(probabilities, bias_gradient, 7)
+    assert torch.allclose(solved, counts)
+    assert residual < 1e-12
+
+
+@given(st.lists(st.floats(-5, 30), min_size=1, max_size=12), st.integers(1, 60))
+def test_repaired_counts_are_whole_non_negative_and_sum_to_the_batch_size(values, total) -> None:
+    counts = repair_counts(torch.tensor(values, dtype=torch.float64), total)
+    assert counts.dtype == torch.int64
+    assert int(counts.sum()) == total
+    assert int(counts.min()) >= 0
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=10).filter(any))
+def test_repair_leaves_right_counts_alone(values: list[int]) -> None:
+    right = torch.tensor(values, dtype=torch.float64)
+    wobbled = right + 0.2 * torch.sin(torch.arange(len(values)))
+    assert repair_counts(wobbled, sum(values)).tolist() == values or sum(abs(wobbled - right)) > 0.5
+    assert repair_counts(right, sum(values)).tolist() == values
+
+
+def test_a_single_example_is_restored_exactly(observe) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+    for label in range(3):
+        observation = observe(model, torch.rand(1, 1, 4, 4), torch.tensor([label]))
+        guess = ILRG().run(model, TASK, [observation])
+        assert guess.class_counts.tolist() == [int(c == label) for c in range(3)]
+        assert IDLG().run(model, TASK, [observation]).class_presence.tolist() == [
+            c == label for c in range(3)
+        ]
+
+
+def test_a_zero_bias_gradient_is_no_division_by_zero(observe) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+    observation = observe(model, torch.rand(6, 1, 4, 4), torch.tensor([0, 1, 2, 0, 1, 2]))
+    observation.received["1.bias"][1] = 0.0
+    for limit in (5.0, math.inf):
+        guess = ILRG(max_amplification=limit).run(model, TASK, [observation])
+        assert bool(torch.isfinite(guess.embeddings).all())
+        assert int(guess.class_counts.sum()) == 6
+    observation.received["1.bias"].zero_()
+    with pytest.raises(FedsimError, match="bias gradient is zero everywhere"):
+        ILRG().run(model, TASK, [observation])
+
+
+def test_the_last_linear_layer_is_found_by_its_place() -> None:
+    class Odd(nn.Module):
+        """Registers its last layer first."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = nn.Linear(5, 3)
+            self.first = nn.Linear(16, 5)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return self.last(self.first(images.flatten(1)))
+
+    assert last_linear_name(Odd(), (1, 4, 4)) == "last"
+    assert (
+        last_linear_name(lenet5(Task(input_shape=(3, 32, 32), num_classes=10)), (3, 32, 32)) == "head.output"
+    )
+    small = resnet(Task(input_shape=(3, 32, 32), num_classes=10)).eval()
+    assert last_linear_name(small, (3, 32, 32)) == "network.fc"
+
+
+def test_models_that_cannot_be_read_are_refused_with_the_remedy() -> None:
+    with pytest.raises(FedsimError, match=r"no bias.*Remedy"):
+        last_linear_name(nn.Sequential(nn.Flatten(), nn.Linear(16, 3, bias=False)), (1, 4, 4))
+    with pytest.raises(FedsimError, match=r"does not end in a linear layer.*Remedy"):
+        last_linear_name(nn.Sequential(nn.Flatten(), nn.Linear(16, 3), nn.ReLU()), (1, 4, 4))
+
+
+def test_an_update_of_one_step_is_the_gradient_that_it_stands_for(observe) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+    gradient = observe(model, torch.rand(5, 1, 4, 4), torch.tensor([0, 0, 0, 1, 1]))
+    update = Observation(
+        round=1,
+        client=0,
+        sent=gradient.sent,
+        received={name: -0.05 * tensor for name, tensor in gradient.received.items()},
+        kind="update",
+        learning_rate=0.05,
+        local_steps=1,
+        num_examples=5,
+    )
+    read = last_layer(model, TASK, update)
+    assert torch.allclose(read.bias_gradient, gradient.received["1.bias"].double(), atol=1e-9)
+    assert ILRG().run(model, TASK, [update]).class_counts.tolist() == [3, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [("num_examples", "num_examples"), ("learning_rate", "learning_rate and local_steps")],
+)
+def test_what_is_not_disclosed_is_asked_for(observe, missing: str, words: str) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+    told = {"num_examples": 2, "learning_rate": 0.1, "local_steps": 1} | {missing: None}
+    seen = observe(model, torch.rand(2, 1, 4, 4), torch.tensor([0, 1]))
+    update = Observation(round=1, client=0, sent=seen.sent, received=seen.received, kind="update", **told)
+    with pytest.raises(FedsimError, match=words):
+        ILRG().run(model, TASK, [update])

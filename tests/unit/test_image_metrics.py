@@ -1,0 +1,63 @@
+import pytest
+import torch
+
+from fedsim.errors import FedsimError
+from fedsim.metrics.image_matching import PSNR_CEILING, match_to_truth, peak_signal_to_noise
+from fedsim.metrics.lpips import LPIPS
+from fedsim.metrics.psnr import PSNR
+from fedsim.metrics.ssim import SSIM, structural_similarity
+from fedsim.types import Reconstruction, Truth
+
+IMAGES = torch.rand(5, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+TRUTH = Truth(round=1, client=0, images=IMAGES, labels=torch.zeros(5, dtype=torch.int64))
+
+
+def test_psnr_of_a_constant_error_is_known() -> None:
+    grey = torch.full((1, 1, 4, 4), 0.5)
+    assert float(peak_signal_to_noise(grey, grey + 0.1)) == pytest.approx(20.0, abs=1e-4)
+    assert float(peak_signal_to_noise(grey, grey)) == PSNR_CEILING
+
+
+@pytest.mark.parametrize("metric", [PSNR(), SSIM(), LPIPS()])
+def test_the_order_of_guesses_does_not_matter(metric) -> None:
+    noisy = (IMAGES + 0.05 * torch.randn(IMAGES.shape, generator=torch.Generator().manual_seed(1))).clamp(
+        0, 1
+    )
+    straight = metric.score(Reconstruction(images=noisy), TRUTH)
+    shuffled = metric.score(Reconstruction(images=noisy[torch.tensor([3, 1, 4, 0, 2])]), TRUTH)
+    assert shuffled == straight
+    assert len(straight.per_example) == 5
+
+
+def test_matching_finds_the_best_assignment_not_the_greedy_one() -> None:
+    truth = torch.tensor([0.0, 0.4]).view(2, 1, 1, 1)
+    guess = torch.tensor([0.3, 0.9]).view(2, 1, 1, 1)  # greedy would give 0.3 to 0.4 and 0.9 to 0.0
+    best = match_to_truth(guess, truth).flatten().tolist()
+    totals = {
+        order: float(peak_signal_to_noise(guess[list(order)], truth).sum()) for order in ((0, 1), (1, 0))
+    }
+    assert best == guess[list(max(totals, key=totals.get))].flatten().tolist()
+
+
+def test_missing_guesses_are_grey_and_do_not_flatter() -> None:
+    one = PSNR().score(Reconstruction(images=IMAGES[2:3]), TRUTH)
+    grey = PSNR().score(Reconstruction(images=torch.full_like(IMAGES, 0.5)), TRUTH)
+    assert one.per_example[2] == PSNR_CEILING
+    assert one.per_example[0] == pytest.approx(grey.per_example[0])
+    assert grey.value == pytest.approx(grey.blind)
+
+
+def test_equal_images_score_perfectly() -> None:
+    same = Reconstruction(images=IMAGES)
+    assert PSNR().score(same, TRUTH).value == PSNR_CEILING
+    assert SSIM().score(same, TRUTH).value == pytest.approx(1.0)
+    assert LPIPS().score(same, TRUTH).value == 0.0
+
+
+def test_nothing_recovered_nothing_scored_and_wrong_shapes_are_refused() -> None:
+    for metric in (PSNR(), SSIM(), LPIPS()):
+        assert metric.score(Reconstruction(), TRUTH) is None
+        with pytest.raises(FedsimError, match="expected shape"):
+            metric.score(Reconstruction(images=torch.zeros(5, 1, 32, 32)), TRUTH)
+    with pytest.raises(FedsimError, match="at least 6 pixels"):
+        structural_similarity(torch.zeros(1, 1, 4, 4), torch.zeros(1, 1, 4, 4))
