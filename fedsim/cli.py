@@ -165,8 +165,8 @@ def _announce(folder: "RunFolder", last_line: bool) -> None:
     from rich.table import Table
 
     summary = folder.summary()
-    title = f"{summary['name']}: {summary['observations']} observations, {summary['faults']} faults"
-    table = Table(title=title, title_justify="left", title_style="bold")
+    print(f"{summary['name']}: {summary['observations']} observations, {summary['faults']} faults")
+    table = Table()
     table.add_column("metric")
     table.add_column("mean", justify="right")
     table.add_column("blind guess", justify="right")
