@@ -1,7 +1,7 @@
 """What the federation costs beyond its gradients: the inline engine against a bare torch loop.
 
 100 clients, 3 rounds of FedSGD, LeNet-5 on cifar10_small, batches of 24, every observation and its truth
-saved. Both sides compute the same 300 gradients, in one thread; CPU seconds of the best of three runs.
+saved. Both sides compute the same 300 gradients, in one thread; CPU seconds, best of five in turns.
 Prints the ratio and the peak memory. Bar: ratio <= 1.6, memory < 1 GB.
 """
 

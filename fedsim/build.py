@@ -35,37 +35,62 @@ PARTITION_FILE = "partition.safetensors"
 
 def compose(overrides: Sequence[str] = ()) -> DictConfig:
     """Compose a config as the command line would, for tests and notebooks."""
-    return compose_with_folder(overrides)[0]
+    return plain(_compose(overrides))
 
 
-def compose_with_folder(overrides: Sequence[str]) -> tuple[DictConfig, Path]:
-    """Compose a config, and say which run folder it asks for."""
+def compose_replay(config_text: str, overrides: Sequence[str]) -> tuple[DictConfig, Path]:
+    """Take a run's config, with another attack or metrics if asked for; also return the run folder to use."""
+    played = _parse(config_text)
+    asked = {override.lstrip("+~").partition("=")[0].partition(".")[0] for override in overrides}
+    added = [f"name='replay_${{choices.attack}}_{played.choices.model}_{played.choices.data}'"]
+    if not any(override.startswith("attack=") for override in overrides):
+        added.append(f"attack={played.choices.attack}")  # so that attack.KEY=VALUE changes the run's own
+    composed = _compose([*added, *overrides])
+    with open_dict(composed):
+        for key in ("attack", "metric", "device", "threads"):
+            if key not in asked:
+                composed[key] = played[key]
+        composed.choices.attack = OmegaConf.to_container(composed.choices, resolve=True)["attack"]  # type: ignore[index,call-overload]
+        path = Path(composed.hydra.run.dir)
+        for key in ("data", "model", "federation", "engine", "defense", "seed"):
+            composed[key] = played[key]
+        for key in ("data", "model", "federation", "engine"):
+            composed.choices[key] = played.choices[key]
+    return plain(composed), path
+
+
+def _compose(overrides: Sequence[str]) -> DictConfig:
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(config_dir()), version_base="1.3"):
             config = hydra_compose("config", overrides=list(overrides), return_hydra_config=True)
             HydraConfig.instance().set_config(config)
-            return plain(config), Path(config.hydra.run.dir)
+            return config
     except (HydraException, OmegaConfBaseException) as error:
         raise FedsimError(str(error)) from error
 
 
 def plain(config: DictConfig) -> DictConfig:
-    """Resolve a config and take Hydra's own settings out of it."""
-    with open_dict(config):
-        own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    """Resolve a config, take Hydra's own settings out of it, and make its paths absolute."""
     try:
-        resolved = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
+        resolved = OmegaConf.to_container(_own(config), resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise FedsimError(f"config: {error}. Remedy: set that key on the command line.") from error
     made = OmegaConf.create(resolved)
     assert isinstance(made, DictConfig)
+    for group, key in (("data", "root"), ("data", "path"), ("model", "checkpoint")):
+        if made[group].get(key):  # a replay may start from another folder
+            made[group][key] = str(Path(made[group][key]).expanduser().resolve())
     return made
 
 
 def as_text(config: DictConfig) -> str:
     """Return a config as yaml, without Hydra's own settings; missing values stay marked."""
-    return OmegaConf.to_yaml(OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"]))
+    return OmegaConf.to_yaml(OmegaConf.create(OmegaConf.to_container(_own(config), resolve=True)))
+
+
+def _own(config: DictConfig) -> DictConfig:
+    return OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
 
 
 def experiment(config: DictConfig) -> Experiment:
@@ -73,6 +98,7 @@ def experiment(config: DictConfig) -> Experiment:
     _check_top_level(config)
     data = _dataset(OmegaConf.to_yaml(config.data))
     config_text = OmegaConf.to_yaml(config)
+    _list(config.defense, Defense, "defense")  # clients build their own; a wrong setting should end here
     return Experiment(
         name=str(config.name),
         seed=config.seed,
@@ -145,6 +171,14 @@ def _model(config: DictConfig, task: Task) -> nn.Module:
         torch.manual_seed(derived_seed(config.seed, "model"))
         model = _instantiate(node, "model", task)
     model = _of_type(model, nn.Module, "model").eval()
+    try:
+        with torch.no_grad():
+            model(torch.zeros(1, *task.input_shape))
+    except RuntimeError as error:
+        raise FedsimError(
+            f"model {config.choices.model} does not take images of shape {task.input_shape} ({error}). "
+            "Remedy: another model, or larger images."
+        ) from error
     if config.model.get("checkpoint"):
         load_checkpoint(model, Path(config.model.checkpoint).expanduser())
     return model
@@ -201,7 +235,8 @@ def _of_type(value: Any, kind: type[Kind], group: str) -> Kind:
 def _instantiate(node: DictConfig, group: str, *arguments: Any) -> Any:
     """Call the node's target; its own complaints come out as they are, the rest with the group's name."""
     if not isinstance(node, DictConfig) or "_target_" not in node:
-        raise FedsimError(f"{group}: expected a config with a _target_, got {node!r}")
+        hint = f" Remedy: begin its yaml with '# @package {group}'." if "." in group else ""
+        raise FedsimError(f"{group}: expected a config with a _target_, got {node!r}.{hint}")
     try:
         call = instantiate(node, _partial_=True, _convert_="all")
         unknown = set(call.keywords) - set(inspect.signature(call.func).parameters)

@@ -1,12 +1,13 @@
 """The `fedsim` command. Imports of torch, Flower and Hydra wait until a command needs them."""
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedsim import __version__
-from fedsim.errors import FedsimError
+from fedsim.errors import FedsimError, in_words
 
 if TYPE_CHECKING:
     from fedsim.runfolder import RunFolder
@@ -73,7 +74,8 @@ def _experiment() -> None:
 
     from fedsim.catalog import config_dir
 
-    failures: list[FedsimError] = []
+    failures: list[Exception] = []
+    sweep: list[Path] = []  # the sweep's folder, once a run of it has begun
 
     @hydra.main(config_path=str(config_dir()), config_name="config", version_base="1.3")
     def task(config: Any) -> None:
@@ -82,28 +84,49 @@ def _experiment() -> None:
 
         path = Path(HydraConfig.get().runtime.output_dir)
         sweeping = HydraConfig.get().mode == RunMode.MULTIRUN
+        if sweeping:
+            sweep[:] = [path.parent]
         try:
-            config = build.plain(config)
-            _announce(run(build.experiment(config), path), last_line=not sweeping)
-        except FedsimError as error:
+            folder = run(build.experiment(build.plain(config)), path)
+        except Exception as error:
+            if not sweeping and not isinstance(error, FedsimError):
+                raise  # a fault of ours: show where
             failures.append(error)
             if sweeping:  # the other runs go on, and the sweep's report shows this one
-                print(f"fedsim: {path.name}: {error}", file=sys.stderr)
+                print(f"fedsim: {path.name}: {in_words(error)}", file=sys.stderr)
                 record_failure(path, build.as_text(config), error)
-            else:
-                _remove_empty(path)
+        else:
+            _announce(folder, last_line=not sweeping)
+        finally:
+            if not sweeping:
+                _say_what_is_left(path)
 
-    task()
+    try:
+        task()
+    except KeyboardInterrupt:
+        if sweep:
+            from fedsim.report.sweep import write_sweep_report
+
+            print(f"report: {write_sweep_report(sweep[0])}")
+        raise
+    if sweep and failures:
+        sys.exit(1)  # each was named when it happened
     if failures:
         raise failures[0]
 
 
-def _remove_empty(folder: Path) -> None:
-    """Remove the folders that Hydra made for a run that never began."""
-    for made in (folder, folder.parent, folder.parent.parent):
-        if any(made.iterdir()):
-            return
-        made.rmdir()
+def _say_what_is_left(folder: Path) -> None:
+    """After a run that did not complete, print its folder; remove one that Hydra made for nothing."""
+    from fedsim.runfolder import RunFolder
+
+    if (folder / "config.yaml").exists():
+        if RunFolder(folder).summary().get("status") != "complete":
+            print(folder.resolve())
+    elif folder.is_dir() and not any(folder.iterdir()) and folder.resolve() != Path.cwd():
+        folder.rmdir()
+        date = folder.parent
+        if re.fullmatch(r"\d{4}-\d{2}-\d{2}", date.name) and not any(date.iterdir()):
+            date.rmdir()
 
 
 def _list(arguments: Sequence[str]) -> None:
@@ -134,8 +157,6 @@ def _report(arguments: Sequence[str]) -> None:
 
 
 def _replay(arguments: Sequence[str]) -> None:
-    from omegaconf import OmegaConf
-
     from fedsim import build
     from fedsim.experiment import replay
     from fedsim.runfolder import RunFolder
@@ -150,13 +171,9 @@ def _replay(arguments: Sequence[str]) -> None:
                 f"replay takes only {', '.join(allowed)}, got {override!r}: the rest is as it was played"
             )
     source = RunFolder(Path(arguments[0]))
-    config: Any = OmegaConf.create(source.config_text())
-    name = f"name='replay_${{choices.attack}}_{config.choices.model}_{config.choices.data}'"
-    asked, path = build.compose_with_folder([name, *arguments[1:]])
-    for key in ("attack", "metric", "name", "device", "threads"):
-        config[key] = asked[key]
-    config.choices.attack = asked.choices.attack
-    _announce(replay(build.experiment(config), source, path), last_line=True)
+    config, path = build.compose_replay(source.config_text(), arguments[1:])
+    folder = replay(build.experiment(config), source, path)
+    _announce(folder, last_line=True)
 
 
 def _announce(folder: "RunFolder", last_line: bool) -> None:
@@ -172,7 +189,8 @@ def _announce(folder: "RunFolder", last_line: bool) -> None:
     table.add_column("blind guess", justify="right")
     for name, value in summary["metrics"].items():
         blind = summary["blind"].get(name)
-        table.add_row(name, f"{value:.3f}", "" if blind is None else f"{blind:.3f}")
+        shown = "not finite" if value is None else f"{value:.3f}"
+        table.add_row(name, shown, "" if blind is None else f"{blind:.3f}")
     Console().print(table)
     print(f"report: {(folder.path / 'report.html').resolve()}")
     if last_line:

@@ -1,6 +1,6 @@
-"""Flower and Ray without telemetry, update checks or files outside a private temporary folder.
+"""Flower, Ray and matplotlib without telemetry, update checks or files outside a private folder.
 
-The package imports this module before anything else, because both read these settings on import.
+The package imports this module before anything else, because they read these settings on import.
 What the user has set stays.
 """
 
@@ -38,5 +38,6 @@ def silence_flower() -> None:
 for _name in ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
     os.environ.setdefault(_name, "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
-if "FLWR_HOME" not in os.environ:
-    os.environ["FLWR_HOME"] = str(private_folder() / "flwr")
+for _name, _folder in (("FLWR_HOME", "flwr"), ("MPLCONFIGDIR", "matplotlib")):
+    if _name not in os.environ:
+        os.environ[_name] = str(private_folder() / _folder)

@@ -1,6 +1,8 @@
 """An experiment from first round to report: play, attack, score, write."""
 
+import copy
 import logging
+import math
 import platform
 import time
 import traceback
@@ -18,7 +20,7 @@ from flwr.serverapp import ServerApp
 from torch import nn
 
 from fedsim import __version__, progress
-from fedsim.client import ClientSetup, client_app
+from fedsim.client import ClientSetup, client_app, load_weights
 from fedsim.data.images import Images
 from fedsim.errors import FedsimError, in_words
 from fedsim.federation import Federation
@@ -77,7 +79,6 @@ def replay(experiment: Experiment, source: RunFolder, path: Path) -> RunFolder:
     folder = _new_folder(experiment, path)
     with recorded(experiment, folder):
         folder.adopt(source)
-        torch.set_num_threads(experiment.threads)
         assess(experiment, source, folder)
     return folder
 
@@ -108,10 +109,12 @@ def assess(experiment: Experiment, source: RunFolder, target: RunFolder) -> None
     """Attack every saved observation, keep the guesses, and score them against the truth."""
     rows, failed = [_fault_row(fault, experiment.attack_name) for fault in source.faults()], []
     total = source.count_observations()
+    model = copy.deepcopy(experiment.model)  # the attack's own, holding what was sent: alike in a replay
     try:
         with progress.bar("attacks", total) as advance:
             for done, observation in enumerate(source.observations(), start=1):
-                found = _attack(experiment, observation)
+                load_weights(model, observation.sent)
+                found = _attack(experiment, model, observation)
                 if isinstance(found, Fault):
                     failed.append(found)
                     rows.append(_fault_row(found, experiment.attack_name))
@@ -125,9 +128,9 @@ def assess(experiment: Experiment, source: RunFolder, target: RunFolder) -> None
         raise FedsimError(f"the attack failed on all {total} observations; the first: {failed[0].reason}")
 
 
-def _attack(experiment: Experiment, observation: Observation) -> Reconstruction | Fault:
+def _attack(experiment: Experiment, model: nn.Module, observation: Observation) -> Reconstruction | Fault:
     try:
-        return experiment.attack.run(experiment.model, experiment.task, [observation])
+        return experiment.attack.run(model, experiment.task, [observation])
     except Exception as error:
         log.debug("attack failed:\n%s", traceback.format_exc())
         reason = f"the attack failed: {in_words(error)}"
@@ -174,6 +177,7 @@ def recorded(experiment: Experiment, folder: RunFolder) -> Iterator[None]:
     root.addHandler(handler)
     logging.getLogger("fedsim").setLevel(logging.DEBUG)
     started, status = time.perf_counter(), "complete"
+    torch.set_num_threads(experiment.threads)
     try:
         yield
     except KeyboardInterrupt:
@@ -186,16 +190,23 @@ def recorded(experiment: Experiment, folder: RunFolder) -> Iterator[None]:
         raise
     finally:
         folder.write_summary(summarise(experiment, folder, status, time.perf_counter() - started))
-        write_report(folder)
+        try:
+            write_report(folder)
+        except Exception:  # must not hide what ended the run
+            log.exception("the report could not be written")
+            if status == "complete":
+                raise
         root.removeHandler(handler)
         handler.close()
 
 
-def record_failure(path: Path, config_text: str, error: FedsimError) -> None:
+def record_failure(path: Path, config_text: str, error: Exception) -> None:
     """Leave a trace of a run that could not even be built, where none was written yet."""
     if not (path / "config.yaml").exists():
         write_text(path / "config.yaml", config_text)
-        RunFolder(path).write_summary({"name": path.name, "status": f"failed: {error}", "metrics": {}})
+        RunFolder(path).write_summary(
+            {"name": path.name, "status": f"failed: {in_words(error)}", "metrics": {}}
+        )
 
 
 def summarise(experiment: Experiment, folder: RunFolder, status: str, seconds: float) -> dict[str, Any]:
@@ -215,7 +226,7 @@ def summarise(experiment: Experiment, folder: RunFolder, status: str, seconds: f
         "name": experiment.name,
         "status": status,
         "attack": experiment.attack_name,
-        "metrics": metrics,
+        "metrics": {name: value if math.isfinite(value) else None for name, value in metrics.items()},
         "blind": {name: fmean(values) for name, values in blind.items() if values},
         "observations": folder.count_observations() or len(folder.guessed()),
         "faults": sum(row.metric == FAULT for row in folder.scores()),

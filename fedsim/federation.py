@@ -1,5 +1,6 @@
 """The rules of a federation: who takes part, what a client computes, what the server is told."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -42,27 +43,27 @@ class Federation:
         for name in ("clients", "rounds", "batch_size", "local_steps", "classes_per_client"):
             self._expect(name, "a whole number of at least 1", _whole(getattr(self, name), 1))
         self._expect("evaluate_every", "a whole number of at least 0", _whole(self.evaluate_every, 0))
-        self._expect("participation", "a share in (0, 1]", 0 < self.participation <= 1)
+        self._expect("participation", "a share in (0, 1]", _positive(self.participation, 1))
         for name in ("local_lr", "alpha", "timeout"):
-            self._expect(name, "a positive number", getattr(self, name) > 0)
-        self._expect("server_lr", "a positive number", self.server_lr is None or self.server_lr > 0)
+            self._expect(name, "a positive number", _positive(getattr(self, name)))
+        self._expect("server_lr", "a positive number", self.server_lr is None or _positive(self.server_lr))
         self._expect("mode", "fedsgd or fedavg", self.mode in ("fedsgd", "fedavg"))
         self._expect("partition", "one of " + ", ".join(PARTITIONS), self.partition in PARTITIONS)
         samplings = ("without_replacement", "with_replacement")
         self._expect("sampling", " or ".join(samplings), self.sampling in samplings)
         self._expect("labels", "one of " + ", ".join(LAYOUTS), self.labels in LAYOUTS)
-        self._expect("disclose", "some of " + ", ".join(DISCLOSABLE), set(self.disclose) <= set(DISCLOSABLE))
+        self._expect("disclose", "some of " + ", ".join(DISCLOSABLE), _some_of(self.disclose, DISCLOSABLE))
         if self.mode == "fedsgd" and self.local_steps != 1:
             raise FedsimError(
                 f"federation.local_steps={self.local_steps} with mode=fedsgd: a gradient reply is one step. "
                 "Remedy: federation=fedavg."
             )
-        rounds, clients = self.attacked_rounds, self.attacked_clients
-        last_client = self.clients - 1
-        self._expect(
-            "attacked_rounds", f"rounds 1 to {self.rounds}", _within(rounds, range(1, self.rounds + 1))
-        )
-        self._expect("attacked_clients", f"clients 0 to {last_client}", _within(clients, range(self.clients)))
+        for name, allowed in (
+            ("attacked_rounds", range(1, self.rounds + 1)),
+            ("attacked_clients", range(self.clients)),
+        ):
+            expected = f"a list of numbers from {allowed[0]} to {allowed[-1]}"
+            self._expect(name, expected, _within(getattr(self, name), allowed))
 
     def _expect(self, name: str, expected: str, holds: bool) -> None:
         if not holds:
@@ -106,5 +107,13 @@ def _whole(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def _within(chosen: Sequence[int] | None, allowed: range) -> bool:
-    return chosen is None or all(value in allowed for value in chosen)
+def _some_of(chosen: object, allowed: Sequence[str]) -> bool:
+    return isinstance(chosen, list | tuple) and all(value in allowed for value in chosen)
+
+
+def _positive(value: object, most: float = math.inf) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= most
+
+
+def _within(chosen: object, allowed: range) -> bool:
+    return chosen is None or (isinstance(chosen, list | tuple) and all(value in allowed for value in chosen))

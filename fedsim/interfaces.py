@@ -11,11 +11,14 @@ class Attack:
     """A malicious server: it may choose what it broadcasts, and reads private data out of replies."""
 
     def craft(self, round: int, weights: Weights) -> Weights:
-        """Return what to broadcast in place of the honest weights (honest but curious by default)."""
+        """Return what to broadcast in place of the honest weights (honest but curious by default).
+
+        Training goes on from what was sent: an attack that crafts every round gives up on accuracy.
+        """
         return weights
 
     def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
-        """Reconstruct one private batch from the observations that were made of it."""
+        """Reconstruct one private batch from what was seen of it; `model` holds the last weights sent."""
         raise NotImplementedError
 
 

@@ -200,7 +200,7 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json."""
-        write_text(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+        write_text(self.path / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
 
     def summary(self) -> dict[str, Any]:
         """Read summary.json; empty when the run did not get that far."""

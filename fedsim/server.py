@@ -22,6 +22,7 @@ from fedsim.records import arrays_of, decode, encode
 from fedsim.types import Fault, Observation, RoundResult, Weights, reply_problem
 
 log = logging.getLogger(__name__)
+LONGEST_REASON = 500  # characters
 PATIENCE = 180.0  # seconds for all nodes to appear and say who they are
 
 
@@ -55,13 +56,12 @@ def server_app(setup: ServerSetup) -> ServerApp:
 
             def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord | None:
                 advance(round)
-                return test_round(setup, round, decode(arrays))
+                weights = decode(arrays)
+                setup.keep_weights(weights)
+                return test_round(setup, round, weights)
 
             rules = setup.federation
-            result = strategy.start(
-                grid, encode(initial), rules.rounds, timeout=rules.timeout, evaluate_fn=evaluate
-            )
-        setup.keep_weights(decode(result.arrays))
+            strategy.start(grid, encode(initial), rules.rounds, timeout=rules.timeout, evaluate_fn=evaluate)
 
     return app
 
@@ -79,11 +79,13 @@ class ObservingStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send this round's participants what the attack made of the global weights."""
-        honest = decode(arrays)
-        self._sent = self.setup.attack.craft(server_round, honest)
-        if problem := reply_problem(self._sent, honest):
-            raise FedsimError(f"{type(self.setup.attack).__name__}.craft changed the model's form: {problem}")
-        broadcast = arrays if self._sent is honest else encode(self._sent)
+        attack, broadcast = self.setup.attack, arrays
+        self._sent = decode(arrays)
+        if type(attack).craft is not Attack.craft:
+            crafted = attack.craft(server_round, {name: w.clone() for name, w in self._sent.items()})
+            if problem := reply_problem(crafted, self._sent):
+                raise FedsimError(f"{type(attack).__name__}.craft changed the model's form: {problem}")
+            self._sent, broadcast = crafted, encode(crafted)
         self._asked = self.setup.federation.participants(self.setup.seed, server_round)
         node_of = {client: node for node, client in self.nodes.items()}
         return [
@@ -141,7 +143,8 @@ class ObservingStrategy(Strategy):
         if reply is None:
             raise FedsimError(f"no reply within {self.setup.federation.timeout:g} s")
         if reply.has_error():
-            raise FedsimError(reply.error.reason or f"error code {reply.error.code} without a reason")
+            reason = " ".join((reply.error.reason or "").split())  # Ray's come in many lines
+            raise FedsimError(reason[:LONGEST_REASON] or f"error code {reply.error.code} without a reason")
         received = decode(arrays_of(reply))
         disclosed = reply.content.get("disclosed", MetricRecord())
         if not isinstance(disclosed, MetricRecord):

@@ -68,8 +68,8 @@ def reply_problem(received: Weights, sent: Weights) -> str | None:
     for name, tensor in received.items():
         if tensor.shape != sent[name].shape:
             return f"tensor {name!r}: expected shape {tuple(sent[name].shape)}, got {tuple(tensor.shape)}"
-        if not tensor.is_floating_point():
-            return f"tensor {name!r}: expected a floating-point type, got {tensor.dtype}"
+        if tensor.dtype != sent[name].dtype:
+            return f"tensor {name!r}: expected {sent[name].dtype}, got {tensor.dtype}"
         # A sum is NaN or infinite if any element is, and costs a fraction of testing each of them.
         if not math.isfinite(tensor.sum()) and not bool(torch.isfinite(tensor).all()):
             kind = "NaN" if bool(torch.isnan(tensor).any()) else "an infinity"
@@ -85,6 +85,7 @@ class Reconstruction:
     class_presence: Tensor | None = None  # (num_classes,) bool: which classes are in the batch
     class_counts: Tensor | None = None  # (num_classes,) int64: how many of each
     embeddings: Tensor | None = None  # (num_classes or N, features): inputs of the last layer
+    probabilities: Tensor | None = None  # (num_classes, num_classes): mean softmax of each class's examples
     trace: tuple[float, ...] = ()  # the attack's own objective over its iterations
     seconds: float = 0.0
     confidence: float | None = None  # the attack's own residual: small is sure

@@ -1,6 +1,6 @@
 """Shared by all tests: one thread, small federations composed as the command line would."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -77,10 +77,3 @@ def draw() -> Callable[..., tuple[Tensor, Tensor]]:
         return data.train.batch(indices), data.train.labels[indices]
 
     return make
-
-
-def tensors_equal(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
-
-
-__all__: Sequence[str] = ("SMALL", "tensors_equal")

@@ -34,8 +34,18 @@ def image_folder(
     return Dataset(task=task, train=train, test=test)
 
 
+def _read(path: Path) -> Image.Image:
+    try:
+        image = Image.open(path)
+        image.load()
+    except OSError as error:
+        raise FedsimError(f"{path}: not a readable picture ({error}). Remedy: mend or remove it.") from error
+    return image
+
+
 def _class_names(folder: Path) -> list[str]:
-    names = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    found = folder.iterdir() if folder.is_dir() else []
+    names = sorted(path.name for path in found if path.is_dir() and not path.name.startswith("."))
     if len(names) < 2:
         raise FedsimError(
             f"no classes found: looked for at least two folders in {folder}. "
@@ -57,7 +67,7 @@ def _split(folder: Path, classes: list[str], size: int, channels: int) -> FileIm
             "Remedy: put at least one image there; the classes are the folders of train/."
         )
     return FileImages(
-        open=lambda index: Image.open(found[index][0]),
+        open=lambda index: _read(found[index][0]),
         labels=torch.tensor([label for _, label in found]),
         channels=channels,
         size=size,

@@ -62,7 +62,10 @@ class FileImages:
         return torch.stack([self._read(int(index)) for index in indices])
 
     def _read(self, index: int) -> Tensor:
-        image = self.open(index).convert("RGB" if self.channels == 3 else "L")
+        image = self.open(index)
+        if image.mode.startswith("I"):  # 16 bits: PIL would cut at 255, not scale
+            image = Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8))
+        image = image.convert("RGB" if self.channels == 3 else "L")
         scale = self.size / min(image.size)
         width, height = (max(self.size, round(side * scale)) for side in image.size)
         left, top = (width - self.size) // 2, (height - self.size) // 2
@@ -79,6 +82,8 @@ def array_images(pixels: np.ndarray, labels: Sequence[int] | np.ndarray, source:
         )
     if pixels.ndim == 4 and pixels.shape[3] not in (1, 3):
         raise FedsimError(f"{source}: expected 1 or 3 channels in the last place, got shape {pixels.shape}")
+    if not np.issubdtype(np.asarray(labels).dtype, np.integer):
+        raise FedsimError(f"{source}: expected whole-number labels, got {np.asarray(labels).dtype}")
     chosen = torch.as_tensor(np.asarray(labels), dtype=torch.int64)
     if chosen.shape != (len(pixels),) or len(pixels) == 0:
         raise FedsimError(

@@ -1,5 +1,7 @@
 """A user's own images from one .npz file."""
 
+import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,13 +26,15 @@ def npz(
     if not file_path.is_file():
         raise FedsimError(f"no such file: {file_path}. Remedy: set data.path to an .npz with {_ARRAYS}.")
     try:
+        if not zipfile.is_zipfile(file_path):
+            raise FedsimError(f"{file_path} is no .npz archive. Remedy: write it with numpy.savez.")
         with np.load(file_path) as file:
             if missing := [name for name in _ARRAYS if name not in file]:
                 raise FedsimError(
                     f"{file_path}: missing array {missing[0]!r}. Expected {_ARRAYS}, got {tuple(file)}."
                 )
             arrays = {name: file[name] for name in _ARRAYS}
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise FedsimError(f"{file_path}: not a readable .npz of plain arrays ({error}).") from error
     train = array_images(arrays["train_images"], arrays["train_labels"], str(file_path))
     test = array_images(arrays["test_images"], arrays["test_labels"], str(file_path))

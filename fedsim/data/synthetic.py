@@ -42,5 +42,10 @@ def synthetic(
 
 def _draw(patterns: Tensor, size: int, noise: float, random: Generator) -> ArrayImages:
     labels = torch.arange(size) % len(patterns)
-    noisy = patterns[labels] + noise * torch.randn(size, *patterns.shape[1:], generator=random)
-    return ArrayImages(pixels=noisy.clamp(0, 1).mul(255).round().to(torch.uint8), labels=labels)
+    pixels = torch.empty(size, *patterns.shape[1:], dtype=torch.uint8)
+    for chunk in torch.split(torch.arange(size), 500):  # the floats of a large set would not fit
+        noisy = patterns[labels[chunk]] + noise * torch.randn(
+            len(chunk), *patterns.shape[1:], generator=random
+        )
+        pixels[chunk] = noisy.clamp(0, 1).mul(255).round().to(torch.uint8)
+    return ArrayImages(pixels=pixels, labels=labels)

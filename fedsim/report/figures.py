@@ -1,5 +1,6 @@
 """The report's figures, drawn without a display. Every function returns a matplotlib figure."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
@@ -22,7 +23,8 @@ def accuracy_figure(history: Sequence[RoundResult]) -> Figure:
     }
     for axes, (name, values) in zip(figure.subplots(1, 2), curves.items(), strict=True):
         axes.plot(rounds, values, color=GUESSED, marker="o" if len(rounds) < 40 else "", ms=4)
-        axes.set_ylim(0, 1 if name == "test accuracy" else 1.1 * max(values))
+        finite = [value for value in values if math.isfinite(value)]
+        axes.set_ylim(0, 1 if name == "test accuracy" else 1.1 * max([*finite, 0.1]))
         axes.set_xlabel("round")
         axes.set_title(name, fontsize=10, color=INK)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -58,7 +60,9 @@ def label_figure(true: Tensor, guessed: Tensor, title: str, presence_only: bool)
     return figure
 
 
-def sweep_figure(labels: Sequence[str], metrics: Mapping[str, Sequence[float | None]]) -> Figure:
+def sweep_figure(
+    labels: Sequence[str], metrics: Mapping[str, Sequence[float | None]], complete: Sequence[bool]
+) -> Figure:
     """Draw one panel a metric, one bar a run."""
     height = 1.1 + 0.28 * len(labels)
     figure = Figure(figsize=(1.6 + 1.7 * len(metrics), height), layout="constrained")
@@ -67,12 +71,13 @@ def sweep_figure(labels: Sequence[str], metrics: Mapping[str, Sequence[float | N
         axes.barh(range(len(labels)), [value or 0 for value in values], color=GUESSED, height=0.6)
         for place, value in enumerate(values):
             if value is None:  # the attack does not claim this
-                axes.text(0, place, " not claimed", va="center", fontsize=7, color=TRUE)
+                words = " not claimed" if complete[place] else " failed"
+                axes.text(0, place, words, va="center", fontsize=7, color=TRUE)
         axes.set_title(name, fontsize=10, color=INK)
         if name in ("leacc", "lnacc", "irec", "accuracy", "ssim"):
             axes.set_xlim(0, 1)
         _clean(axes)
-    panels[0].set_yticks(range(len(labels)), list(labels), fontsize=8)
+    panels[0].set_yticks(range(len(labels)), [label[:40] for label in labels], fontsize=8)
     panels[0].invert_yaxis()
     return figure
 

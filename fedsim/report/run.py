@@ -42,7 +42,7 @@ def write_report(folder: RunFolder) -> Path:
     figures: dict[str, Figure] = {}
     if history := folder.history():
         figures["accuracy"] = accuracy_figure(history)
-    figures |= _label_figures(folder, scored)
+    figures |= _label_figures(folder)
     return write_page(
         folder.path / "report.html",
         "run.html",
@@ -82,8 +82,8 @@ def metric_lines(scored: list[ScoreRow]) -> list[MetricLine]:
 def threat_model(config: dict[str, Any]) -> str:
     """Say in one sentence who attacks whom, with what knowledge, behind which defence."""
     rules, choices = config["federation"], config["choices"]
-    clients = f"{rules['clients']} client{'s' if rules['clients'] > 1 else ''}"
-    rounds = f"{rules['rounds']} round{'s' if rules['rounds'] > 1 else ''}"
+    clients = f"{rules['clients']} client{'' if rules['clients'] == 1 else 's'}"
+    rounds = f"{rules['rounds']} round{'' if rules['rounds'] == 1 else 's'}"
     if rules["mode"] == "fedsgd":
         reply = f"the gradient of a batch of {rules['batch_size']}"
     else:
@@ -98,7 +98,7 @@ def threat_model(config: dict[str, Any]) -> str:
     )
 
 
-def _label_figures(folder: RunFolder, scored: list[ScoreRow]) -> dict[str, Figure]:
+def _label_figures(folder: RunFolder) -> dict[str, Figure]:
     """Draw restored against true labels for the first attacked clients."""
     figures = {}
     for round, client in folder.guessed():

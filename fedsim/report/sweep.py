@@ -44,6 +44,7 @@ def write_sweep_report(folder: Path) -> Path:
             "settings": [str(setting.get(key, "")) for key in keys],
             "metrics": [summary.get("metrics", {}).get(name) for name in metrics],
             "status": summary.get("status", "not finished"),
+            "report": (run.path / "report.html").exists(),
         }
         for run, setting, summary in zip(runs, settings, summaries, strict=True)
     ]
@@ -53,8 +54,9 @@ def write_sweep_report(folder: Path) -> Path:
         lines.append([row["name"], *row["settings"], *numbers, row["status"]])
     write_text(folder / "sweep.csv", csv_text(lines))
     by_metric = {name: [row["metrics"][place] for row in rows] for place, name in enumerate(metrics)}
+    complete = [row["status"] == "complete" for row in rows]
     labels = [", ".join(filter(None, row["settings"])) or row["name"] for row in rows]
-    figures = {"metrics": sweep_figure(labels, by_metric)} if metrics else {}
+    figures = {"metrics": sweep_figure(labels, by_metric, complete)} if metrics else {}
     return write_page(
         folder / "report.html",
         "sweep.html",

@@ -17,6 +17,12 @@ from fedsim.randomness import generator
 from fedsim.types import Observation, Task
 
 CONF = Path(__file__).parents[2] / "conf"
+PRESETS = {  # (yaml, key): the yaml is there to set this
+    *((f"resnet{depth}", "depth") for depth in (34, 50, 101, 152)),
+    *((f"vgg{depth}", "depth") for depth in (11, 13)),
+    ("fedavg", "mode"),
+    ("fedavg", "local_steps"),
+}
 LARGE = {"resnet50", "resnet101", "resnet152", "vgg13", "vgg16"}  # like their small sisters, only slower
 
 
@@ -44,8 +50,19 @@ def test_yaml_names_every_argument_with_its_default(group: str, name: str) -> No
     expected = [parameter for parameter in signature.parameters if parameter != "task"]
     assert list(given) == expected
     for key, parameter in signature.parameters.items():
-        if key != "task" and not key.startswith("_"):
-            assert parameter.kind == inspect.Parameter.KEYWORD_ONLY, f"{key} should be keyword-only"
+        if key == "task":
+            continue
+        assert parameter.kind == inspect.Parameter.KEYWORD_ONLY, f"{key} should be keyword-only"
+        if parameter.default is not inspect.Parameter.empty and (name, key) not in PRESETS:
+            value, default = given[key], parameter.default
+            assert (tuple(value) if isinstance(value, list) else value) == default, key
+
+
+@pytest.mark.parametrize("group", ["defense", "metric"])
+def test_groups_that_compose_put_each_member_under_its_name(group: str) -> None:
+    for name in names(group):
+        text = (CONF / group / f"{name}.yaml").read_text()
+        assert text.startswith(f"# @package {group}.{name}\n")
 
 
 @pytest.mark.parametrize(("group", "name"), EVERY)

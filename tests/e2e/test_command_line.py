@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import zipfile
@@ -40,6 +41,12 @@ def test_a_run_a_replay_and_a_report(tmp_path: Path) -> None:
     again = fedsim("report", "chosen", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert (tmp_path / "chosen" / "report.html").exists()
+    nearest = ("attack.rounding=nearest", "hydra.run.dir=same")
+    same = fedsim("replay", "../chosen", *nearest, cwd=tmp_path / "chosen")
+    assert same.returncode == 0, same.stderr
+    config = (tmp_path / "chosen" / "same" / "config.yaml").read_text()
+    assert "rounding: nearest" in config
+    assert "attack: ilrg" in config
     replayed = fedsim("replay", "chosen", "attack=idlg", cwd=tmp_path)
     assert replayed.returncode == 0, replayed.stderr
     folder = Path(replayed.stdout.splitlines()[-1])
@@ -64,7 +71,7 @@ def test_a_sweep_leaves_a_folder_a_run_and_one_report_also_when_a_run_fails(tmp_
     assert any("expected one of natural" in line for line in table)  # a run that could not be built
     page = (tmp_path / "sweep" / "report.html").read_text()
     assert "4 not complete" in page
-    assert page.count("/report.html") == 6
+    assert page.count("/report.html") == 4  # two never got as far as a report
 
 
 @pytest.mark.parametrize(
@@ -79,6 +86,11 @@ def test_a_sweep_leaves_a_folder_a_run_and_one_report_also_when_a_run_fails(tmp_
         (["+attack.depth=2"], "takes no argument 'depth'"),
         (["seed=abc"], "seed: expected a whole number, got 'abc'"),
         (["device=tpu9"], "device: expected cpu or cuda"),
+        (["model=vgg11"], "model vgg11 does not take images of shape (1, 28, 28)"),
+        (
+            ["defense=[noise]", "defense.noise.sigma=-1"],
+            "defense.noise.sigma: expected a number",
+        ),
         (["nonsense"], "unknown command 'nonsense'"),
         (["list", "atack"], "unknown group 'atack'"),
         (["report"], "expected a run folder"),
@@ -93,7 +105,42 @@ def test_a_mistake_ends_in_a_clear_message_and_no_folder(arguments, words: str, 
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.rglob("config.yaml"))
-    assert not [path for path in tmp_path.rglob("*") if path.is_dir() and not any(path.iterdir())]
+    left = [path for path in tmp_path.rglob("*") if path.is_dir() and not any(path.iterdir())]
+    assert [path.name for path in left] in ([], ["runs"])
+
+
+def test_a_mistake_leaves_the_users_own_folders_alone(tmp_path: Path) -> None:
+    mine = tmp_path / "mine" / "deep"
+    mine.mkdir(parents=True)
+    done = fedsim("federation.clients=-3", "hydra.run.dir=out", cwd=mine)
+    assert done.returncode == 1
+    assert mine.is_dir()
+    assert not (mine / "out").exists()
+
+
+def test_a_run_that_fails_says_where_what_it_has_is(tmp_path: Path) -> None:
+    done = fedsim(*FAST, "federation.labels=one_per_class", "hydra.run.dir=out", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "none of 4 clients" in done.stderr
+    assert done.stdout.splitlines()[-1] == str(tmp_path / "out")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["inline", "ray"])
+def test_ctrl_c_ends_the_process_and_keeps_what_there_was(engine: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fedsim.cli", *FAST, "federation.rounds=100000", f"engine={engine}"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen([*command, "hydra.run.dir=out"], cwd=tmp_path, text=True, **pipes)
+    while process.poll() is None and not list((tmp_path / "out").glob("observations/round_2.*")):
+        pass
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "interrupted; what there was is kept" in errors
+    assert output.splitlines()[-1] == str(tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["status"] == "interrupted"
+    assert (tmp_path / "out" / "report.html").exists()
+    assert (tmp_path / "out" / "model.safetensors").exists()
 
 
 def test_help_says_all_commands(tmp_path: Path) -> None:

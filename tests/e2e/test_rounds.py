@@ -140,6 +140,25 @@ def test_a_replay_attacks_saved_observations_without_training(play_small, small,
         replay(small(), other, tmp_path / "nothing")
 
 
+def test_an_attack_gets_the_model_with_what_was_sent_in_runs_and_replays(small, tmp_path) -> None:
+    class Recall(Attack):
+        def run(self, model, task, observations):
+            (seen,) = observations
+            assert all(torch.equal(p, seen.sent[name]) for name, p in model.named_parameters())
+            assert torch.get_num_threads() == 1
+            return Reconstruction(class_counts=torch.tensor([6, 0, 0, 0]))
+
+    experiment = dataclasses.replace(small(), attack=Recall())
+    folder = run(experiment, tmp_path / "run")
+    assert replay(experiment, folder, tmp_path / "replay").scores() == folder.scores()
+
+
+def test_a_model_that_diverges_keeps_a_valid_summary_and_report(play_small) -> None:
+    folder = play_small("federation.server_lr=1e38", "federation.rounds=1")
+    assert folder.summary()["metrics"]["loss"] is None
+    assert (folder.path / "report.html").exists()
+
+
 def test_an_earlier_run_is_never_written_over(play_small) -> None:
     play_small()
     with pytest.raises(FedsimError, match=r"already holds a run.*Remedy"):
@@ -186,7 +205,7 @@ def with_defense(experiment: Experiment, defense: Defense) -> Experiment:
         ("nan", "tensor 'output.bias' holds NaN"),
         ("infinity", "tensor 'output.bias' holds an infinity"),
         ("shape", "tensor 'output.bias': expected shape (4,), got (3,)"),
-        ("type", "tensor 'output.bias': expected a floating-point type"),
+        ("type", "tensor 'output.bias': expected torch.float32, got torch.int32"),
     ],
 )
 def test_a_bad_client_is_reported_by_name_and_reason_and_left_out(small, tmp_path, way, reason) -> None:
@@ -281,8 +300,22 @@ def test_a_crafted_broadcast_reaches_clients_and_its_form_is_checked(small, tmp_
         def run(self, model, task, observations):
             return Reconstruction()
 
-    folder = run(dataclasses.replace(small(), attack=Zero()), tmp_path / "run")
-    assert all(float(t.abs().sum()) == 0 for o in folder.observations() for t in o.sent.values())
+    class ZeroInPlace(Zero):
+        def craft(self, round, weights):
+            for tensor in weights.values():
+                tensor.zero_()
+            return weights
+
+    from fedsim.client import batch_gradient, load_weights
+
+    for name, attack in (("new", Zero()), ("in place", ZeroInPlace())):
+        folder, model = run(dataclasses.replace(small(), attack=attack), tmp_path / name), small().model
+        for seen in folder.observations():
+            assert all(float(tensor.abs().sum()) == 0 for tensor in seen.sent.values())
+            truth = folder.truth(seen.round, seen.client)
+            load_weights(model, seen.sent)
+            gradient, _ = batch_gradient(model, truth.images, truth.labels)
+            assert all(torch.allclose(seen.received[key], gradient[key], atol=1e-7) for key in gradient)
 
     class Deform(Zero):
         def craft(self, round, weights):

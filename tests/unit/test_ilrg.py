@@ -6,13 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from attacks.privacy.labels.bias_corrected import BiasCorrected
+from attacks.privacy.labels.counts import estimate_batch_size, repair_counts
+from attacks.privacy.labels.gradinversion import GradInversion
 from attacks.privacy.labels.idlg import IDLG
-from attacks.privacy.labels.ilrg import ILRG, repair_counts, solve_counts
+from attacks.privacy.labels.ilrg import ILRG, solve_proportions
 from attacks.privacy.labels.last_layer import last_layer, last_linear_name
 from fedsim.errors import FedsimError
+from fedsim.interfaces import Attack
 from fedsim.models.lenet5 import lenet5
 from fedsim.models.resnet import resnet
-from fedsim.types import Observation, Task
+from fedsim.types import Observation, Reconstruction, Task
 
 TASK = Task(input_shape=(1, 4, 4), num_classes=3)
 
@@ -21,14 +25,14 @@ def test_exact_probabilities_give_exact_counts() -> None:
     counts = torch.tensor([5.0, 0.0, 2.0], dtype=torch.float64)
     probabilities = torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6], [0.1, 0.6, 0.3]], dtype=torch.float64)
     bias_gradient = (probabilities.T @ counts - counts) / 7  # g_i = (sum_j k_j p_j[i] - k_i) / K
-    solved, residual = solve_counts(probabilities, bias_gradient, 7)
-    assert torch.allclose(solved, counts)
+    solved, residual = solve_proportions(probabilities, bias_gradient)
+    assert torch.allclose(solved * 7, counts)
     assert residual < 1e-12
 
 
 @given(st.lists(st.floats(-5, 30), min_size=1, max_size=12), st.integers(1, 60))
 def test_repaired_counts_are_whole_non_negative_and_sum_to_the_batch_size(values, total) -> None:
-    counts = repair_counts(torch.tensor(values, dtype=torch.float64), total)
+    counts = repair_counts(torch.tensor(values, dtype=torch.float64) / total, total)
     assert counts.dtype == torch.int64
     assert int(counts.sum()) == total
     assert int(counts.min()) >= 0
@@ -37,9 +41,31 @@ def test_repaired_counts_are_whole_non_negative_and_sum_to_the_batch_size(values
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=10).filter(any))
 def test_repair_leaves_right_counts_alone(values: list[int]) -> None:
     right = torch.tensor(values, dtype=torch.float64)
-    wobbled = right + 0.2 * torch.sin(torch.arange(len(values)))
-    assert repair_counts(wobbled, sum(values)).tolist() == values or sum(abs(wobbled - right)) > 0.5
-    assert repair_counts(right, sum(values)).tolist() == values
+    wobble = torch.sin(torch.arange(len(values), dtype=torch.float64))
+    wobble = 0.4 * wobble / wobble.abs().sum().clamp(min=1)  # less than half an example in all
+    for counts in (right, right + wobble):
+        assert repair_counts(counts / sum(values), sum(values)).tolist() == values
+
+
+@given(st.lists(st.integers(0, 9), min_size=2, max_size=10).filter(lambda v: math.gcd(*v) == 1))
+def test_an_undisclosed_batch_size_is_found_when_the_counts_determine_it(values: list[int]) -> None:
+    exact = torch.tensor(values, dtype=torch.float64) / sum(values)
+    size = estimate_batch_size(exact)
+    assert size <= sum(values)
+    assert int((exact * size).round().sum()) == size
+
+
+def test_a_restriction_of_the_classes_is_obeyed(observe) -> None:
+    class OnlyTwo(Attack):
+        def run(self, model, task, observations):
+            return Reconstruction(class_presence=torch.tensor([True, False, True]))
+
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+    seen = observe(model, torch.rand(5, 1, 4, 4), torch.tensor([0, 0, 2, 2, 2]))
+    guess = ILRG(classes=OnlyTwo()).run(model, TASK, [seen])
+    assert guess.class_counts.tolist() == [2, 0, 3]
+    wrong = observe(model, torch.rand(5, 1, 4, 4), torch.tensor([0, 1, 1, 1, 2]))
+    assert int(ILRG(classes=OnlyTwo()).run(model, TASK, [wrong]).class_counts[1]) == 0
 
 
 def test_a_single_example_is_restored_exactly(observe) -> None:
@@ -112,14 +138,15 @@ def test_an_update_of_one_step_is_the_gradient_that_it_stands_for(observe) -> No
     assert ILRG().run(model, TASK, [update]).class_counts.tolist() == [3, 2, 0]
 
 
-@pytest.mark.parametrize(
-    ("missing", "words"),
-    [("num_examples", "num_examples"), ("learning_rate", "learning_rate and local_steps")],
-)
-def test_what_is_not_disclosed_is_asked_for(observe, missing: str, words: str) -> None:
+def test_what_is_not_disclosed_is_asked_for_where_it_is_needed(observe) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
-    told = {"num_examples": 2, "learning_rate": 0.1, "local_steps": 1} | {missing: None}
-    seen = observe(model, torch.rand(2, 1, 4, 4), torch.tensor([0, 1]))
-    update = Observation(round=1, client=0, sent=seen.sent, received=seen.received, kind="update", **told)
-    with pytest.raises(FedsimError, match=words):
+    seen = observe(model, torch.rand(1, 1, 4, 4), torch.tensor([1]))
+    opposite = {name: -tensor for name, tensor in seen.received.items()}
+    update = Observation(round=1, client=0, sent=seen.sent, received=opposite, kind="update", num_examples=1)
+    with pytest.raises(FedsimError, match="learning_rate and local_steps"):
         ILRG().run(model, TASK, [update])
+    for signs in (IDLG(), GradInversion()):  # they need signs alone
+        assert signs.run(model, TASK, [update]).class_presence.tolist() == [False, True, False]
+    unsized = observe(model, torch.rand(5, 1, 4, 4), torch.tensor([0, 0, 0, 1, 1]), num_examples=None)
+    with pytest.raises(FedsimError, match="num_examples"):
+        BiasCorrected().run(model, TASK, [unsized])

@@ -20,7 +20,7 @@ def test_a_well_formed_reply_has_no_problem() -> None:
         (SENT | {"b": torch.tensor([0.0, float("nan")])}, "'b' holds NaN"),
         (SENT | {"b": torch.tensor([0.0, float("inf")])}, "'b' holds an infinity"),
         (SENT | {"b": torch.tensor([float("-inf"), float("inf")])}, "'b' holds an infinity"),
-        (SENT | {"b": torch.ones(2, dtype=torch.int64)}, "floating-point"),
+        (SENT | {"b": torch.ones(2, dtype=torch.int64)}, "expected torch.float32, got torch.int64"),
     ],
 )
 def test_a_malformed_reply_is_described_and_never_becomes_an_observation(reply, words: str) -> None:

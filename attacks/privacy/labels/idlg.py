@@ -22,5 +22,5 @@ class IDLG(Attack):
     def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
         """Restore which classes are in the observed batch."""
         started = time.perf_counter()
-        row_sums = last_layer(model, task, observations[-1]).weight_gradient.sum(dim=1)
+        row_sums = last_layer(model, task, observations[-1], up_to_scale=True).weight_gradient.sum(dim=1)
         return Reconstruction(class_presence=row_sums < 0, seconds=time.perf_counter() - started)

@@ -2,8 +2,9 @@
 
 What leaks: the count of every class, and class-wise mean embeddings and probabilities.
 Paper: Ma et al., Instance-wise Batch Label Restoration via Gradients in Federated Learning (ICLR 2023).
-Assumes: softmax cross-entropy, a biased linear last layer, the batch size, gradients averaged over it;
-    embeddings of a class lie close together (best on untrained models, whatever the activation).
+Assumes: softmax cross-entropy, a biased linear last layer, gradients averaged over the batch; embeddings
+    of a class lie close together (best on untrained models, whatever the activation). An undisclosed
+    batch size is estimated where the counts determine it.
 Fails: gently on trained models and with many examples of each class; badly on sparsified gradients,
     whose quotients are no embeddings. An update of several local steps is read as one gradient.
 """
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from attacks.privacy.labels.counts import whole_counts
 from attacks.privacy.labels.last_layer import LastLayer, last_layer
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Attack
@@ -24,10 +26,13 @@ from fedsim.types import Observation, Reconstruction, Task
 class ILRG(Attack):
     """Instance-wise label restoration: counts of every class from one linear system."""
 
-    def __init__(self, *, max_amplification: float = 5.0, rounding: str = "repair") -> None:
+    def __init__(
+        self, *, max_amplification: float = 5.0, rounding: str = "repair", classes: Attack | None = None
+    ) -> None:
         """Set how far a quotient may extrapolate (inf: the paper's way), and how counts become whole.
 
         rounding: `repair` (whole counts that sum to the batch size) or `nearest` (the paper's).
+        classes: an attack whose class presence restricts the unknowns, such as GradInversion.
         """
         if not max_amplification >= 1:
             raise FedsimError(f"attack.max_amplification: expected at least 1, got {max_amplification}")
@@ -35,6 +40,7 @@ class ILRG(Attack):
             raise FedsimError(f"attack.rounding: expected repair or nearest, got {rounding!r}")
         self.max_amplification = max_amplification
         self.rounding = rounding
+        self.classes = classes
 
     def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
         """Restore the class counts of the observed batch (Algorithm 1)."""
@@ -42,18 +48,35 @@ class ILRG(Attack):
         layer = last_layer(model, task, observations[-1])
         embeddings = class_embeddings(layer, self.max_amplification)
         probabilities = torch.softmax(embeddings @ layer.weight.T + layer.bias, dim=1)
-        solution, residual = solve_counts(probabilities, layer.bias_gradient, layer.num_examples)
-        repair = self.rounding == "repair"
-        counts = (
-            repair_counts(solution, layer.num_examples) if repair else solution.clamp(min=0).round().long()
-        )
+        present = None
+        if self.classes is not None:
+            present = self.classes.run(model, task, observations).class_presence
+        proportions, residual = solve_proportions(probabilities, layer.bias_gradient, present)
+        if self.rounding == "nearest" and layer.num_examples is not None:
+            counts = (proportions * layer.num_examples).clamp(min=0).round().long()
+        else:
+            counts = torch.zeros(task.num_classes, dtype=torch.int64)
+            unknown = torch.ones(task.num_classes, dtype=torch.bool) if present is None else present
+            counts[unknown] = whole_counts(proportions[unknown], layer.num_examples)
         return Reconstruction(
             class_counts=counts,
             class_presence=counts > 0,
             embeddings=embeddings.float(),
+            probabilities=probabilities.float(),
             confidence=residual,
             seconds=time.perf_counter() - started,
         )
+
+
+def pooled_embedding(layer: LastLayer) -> Tensor:
+    """Return mu = G^T g / (g^T g), the least-squares solution of G = g mu^T: one embedding for the batch."""
+    gradient, bias_gradient = layer.weight_gradient, layer.bias_gradient
+    if not bias_gradient.any():
+        raise FedsimError(
+            "the last layer's bias gradient is zero everywhere: nothing to divide by. "
+            "Remedy: attack a round in which the clients send that gradient."
+        )
+    return gradient.T @ bias_gradient / bias_gradient.dot(bias_gradient)
 
 
 def class_embeddings(layer: LastLayer, max_amplification: float = math.inf) -> Tensor:
@@ -62,49 +85,33 @@ def class_embeddings(layer: LastLayer, max_amplification: float = math.inf) -> T
     The quotient is a weighted mean of the batch's embeddings. Its weights (p_k[i] - y_k[i]) / (K g_i)
     are negative for the class's own examples and positive for all others, so they nearly cancel when
     g_i is small: the sum of their sizes says by how much the quotient extrapolates. Where that exceeds
-    `max_amplification`, the class gets the pooled embedding mu = G^T g / (g^T g) instead, the
-    least-squares solution of G = g mu^T.
+    `max_amplification`, the class gets the pooled embedding instead.
     """
-    gradient, bias_gradient = layer.weight_gradient, layer.bias_gradient
-    if not bias_gradient.any():
-        raise FedsimError(
-            "the last layer's bias gradient is zero everywhere: nothing to divide by. "
-            "Remedy: attack a round in which the clients send that gradient."
-        )
-    pooled = gradient.T @ bias_gradient / bias_gradient.dot(bias_gradient)
+    bias_gradient, pooled = layer.bias_gradient, pooled_embedding(layer)
     expected = torch.softmax(layer.weight @ pooled + layer.bias, dim=0)
     own = (expected - bias_gradient).clamp(min=0) * (1 - expected)  # size of the negative weights, times g_i
     amplification = (own + (bias_gradient + own).abs()) / bias_gradient.abs()  # inf or nan where g_i = 0
     usable = (amplification <= max_amplification) & (bias_gradient != 0)
-    quotients = gradient / torch.where(usable, bias_gradient, 1.0)[:, None]
+    quotients = layer.weight_gradient / torch.where(usable, bias_gradient, 1.0)[:, None]
     return torch.where(usable[:, None], quotients, pooled)
 
 
-def solve_counts(probabilities: Tensor, bias_gradient: Tensor, num_examples: int) -> tuple[Tensor, float]:
-    """Solve equation (7) for the counts k by least squares.
+def solve_proportions(
+    probabilities: Tensor, bias_gradient: Tensor, present: Tensor | None = None
+) -> tuple[Tensor, float]:
+    """Solve equation (7) for the classes' proportions q = k / K by least squares.
 
-    The C + 1 equations are sum_j k_j = K and, for every class i, sum_j k_j p_j[i] - k_i = K g_i.
-    Returns the real-valued counts and the residual, relative to K.
+    The C + 1 equations are sum_j q_j = 1 and, for every class i, sum_j q_j p_j[i] - q_i = g_i; classes
+    that are not `present` have q_j = 0. Returns the proportions and the residual.
     """
-    classes = len(bias_gradient)
-    system = torch.cat([torch.ones(1, classes), probabilities.T - torch.eye(classes)]).to(probabilities)
-    right = torch.cat([torch.ones(1), bias_gradient]).to(probabilities) * num_examples
-    counts = torch.linalg.lstsq(system, right[:, None], driver="gelsd").solution[:, 0]
-    return counts, float((system @ counts - right).norm() / num_examples)
-
-
-def repair_counts(counts: Tensor, total: int) -> Tensor:
-    """Return the whole, non-negative counts that sum to `total` and lie nearest to the real ones.
-
-    Nearest in least squares: shift all by one number, cut at zero, so that the sum is right (projection
-    on the simplex), then round down and give the remaining units to the largest fractions.
-    """
-    ordered = counts.sort(descending=True).values
-    excess = (ordered.cumsum(0) - total) / torch.arange(1, len(counts) + 1)
-    shift = excess[int((ordered > excess).sum()) - 1]
-    shifted = (counts - shift).clamp(min=0)
-    whole = shifted.floor().long()
-    missing = total - int(whole.sum())
-    if missing > 0:
-        whole[(shifted - whole).topk(missing).indices] += 1
-    return whole
+    # Normal equations: C x C instead of a decomposition of (C + 1) x C, twenty times faster at C = 1000.
+    # The system is well conditioned: the ones row lifts the only near-null direction of P^T - I.
+    system = probabilities.T.clone()
+    system.diagonal().sub_(1)
+    unknown = slice(None) if present is None else present
+    columns = system[:, unknown]
+    matrix, right = columns.T @ columns + 1, columns.T @ bias_gradient + 1
+    proportions = torch.zeros_like(bias_gradient)
+    proportions[unknown] = torch.linalg.lstsq(matrix, right[:, None], driver="gelsd").solution[:, 0]
+    missed = torch.cat([system @ proportions - bias_gradient, proportions.sum()[None] - 1])
+    return proportions, float(missed.norm())

@@ -21,18 +21,18 @@ class LastLayer:
     bias: Tensor  # b (C)
     weight_gradient: Tensor  # G (C, m)
     bias_gradient: Tensor  # g (C)
-    num_examples: int  # K
+    num_examples: int | None  # K; None: not disclosed
 
 
-def last_layer(model: nn.Module, task: Task, observation: Observation) -> LastLayer:
-    """Read the last linear layer and its mean gradient out of an observation."""
+def last_layer(
+    model: nn.Module, task: Task, observation: Observation, *, up_to_scale: bool = False
+) -> LastLayer:
+    """Read the last linear layer and its mean gradient out of an observation.
+
+    up_to_scale: signs are enough, so an update needs neither learning rate nor number of steps.
+    """
     name = last_linear_name(model, task.input_shape)
-    if observation.num_examples is None:
-        raise FedsimError(
-            "label restoration needs the number of examples, and the clients do not disclose it. "
-            "Remedy: add num_examples to federation.disclose."
-        )
-    scale = _gradient_scale(observation)
+    scale = _gradient_scale(observation, up_to_scale)
     weight, bias = f"{name}.weight", f"{name}.bias"
     return LastLayer(
         weight=observation.sent[weight].double(),
@@ -76,10 +76,12 @@ def last_linear_name(model: nn.Module, input_shape: tuple[int, int, int]) -> str
     )
 
 
-def _gradient_scale(observation: Observation) -> float:
+def _gradient_scale(observation: Observation, up_to_scale: bool) -> float:
     """Return the factor that turns what was received into a mean gradient."""
     if observation.kind == "gradient":
         return 1.0
+    if up_to_scale:
+        return -1.0
     if observation.learning_rate is None or observation.local_steps is None:
         raise FedsimError(
             "an update is a gradient only up to the learning rate and the number of local steps, and the "

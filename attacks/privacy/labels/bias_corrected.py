@@ -1,0 +1,41 @@
+"""Class counts by peeling one example's share after another off the bias gradient.
+
+What leaks: the count of every class, roughly, from the bias gradient alone.
+Paper: Wainakh et al., User-Level Label Leakage from Gradients in Federated Learning (PoPETs 2022).
+Assumes: softmax cross-entropy, a biased last layer, every example pushing its class down by about the same.
+Fails: where the model's mean probabilities differ between classes (no correction for them): a cheap rival.
+"""
+
+import time
+from collections.abc import Sequence
+
+from torch import nn
+
+from attacks.privacy.labels.last_layer import last_layer
+from fedsim.errors import FedsimError
+from fedsim.interfaces import Attack
+from fedsim.types import Observation, Reconstruction, Task
+
+
+class BiasCorrected(Attack):
+    """Greedy counts: the class with the smallest bias gradient gets an example, its impact is taken off."""
+
+    def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
+        """Restore the class counts of the observed batch."""
+        started = time.perf_counter()
+        layer = last_layer(model, task, observations[-1])
+        if layer.num_examples is None:
+            raise FedsimError(
+                "bias_corrected needs the number of examples, and the clients do not disclose it. "
+                "Remedy: add num_examples to federation.disclose, or attack=ilrg, which estimates it."
+            )
+        remaining = layer.bias_gradient.clone()
+        counts = (remaining < 0).long()  # a negative entry needs at least one example of its class
+        impact = remaining.clamp(max=0).sum() / layer.num_examples
+        remaining -= impact * counts
+        for _ in range(layer.num_examples - int(counts.sum())):
+            smallest = int(remaining.argmin())
+            counts[smallest] += 1
+            remaining[smallest] -= impact
+        seconds = time.perf_counter() - started
+        return Reconstruction(class_counts=counts, class_presence=counts > 0, seconds=seconds)

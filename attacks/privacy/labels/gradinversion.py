@@ -1,0 +1,26 @@
+"""Which classes a batch holds, from the smallest entry of each gradient row of the last layer.
+
+What leaks: the presence of classes; exact in batches when embeddings are non-negative.
+Paper: Yin et al., See through Gradients: Image Batch Recovery via GradInversion (CVPR 2021).
+Assumes: softmax cross-entropy, non-negative embeddings (ReLU, sigmoid).
+Fails: with negative activations, whose absent classes have negative entries too.
+"""
+
+import time
+from collections.abc import Sequence
+
+from torch import nn
+
+from attacks.privacy.labels.last_layer import last_layer
+from fedsim.interfaces import Attack
+from fedsim.types import Observation, Reconstruction, Task
+
+
+class GradInversion(Attack):
+    """Class presence by minima: every class whose gradient row has an entry below zero."""
+
+    def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
+        """Restore which classes are in the observed batch."""
+        started = time.perf_counter()
+        minima = last_layer(model, task, observations[-1], up_to_scale=True).weight_gradient.amin(dim=1)
+        return Reconstruction(class_presence=minima < 0, seconds=time.perf_counter() - started)
