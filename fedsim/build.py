@@ -78,10 +78,16 @@ def plain(config: DictConfig) -> DictConfig:
         raise FedsimError(f"config: {error}. Remedy: set that key on the command line.") from error
     made = OmegaConf.create(resolved)
     assert isinstance(made, DictConfig)
-    for group, key in (("data", "root"), ("data", "path"), ("model", "checkpoint")):
-        if made[group].get(key):  # a replay may start from another folder
-            made[group][key] = str(Path(made[group][key]).expanduser().resolve())
+    _make_paths_absolute(made)  # a replay may start from another folder
     return made
+
+
+def _make_paths_absolute(node: DictConfig) -> None:
+    for key, value in node.items():
+        if isinstance(value, DictConfig):
+            _make_paths_absolute(value)
+        elif key in ("root", "path", "checkpoint") and isinstance(value, str):
+            node[key] = str(Path(value).expanduser().resolve())
 
 
 def as_text(config: DictConfig) -> str:

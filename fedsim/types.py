@@ -126,6 +126,14 @@ class Truth:
             )
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PublicImages:
+    """Labelled images that everybody has, none of them a client's."""
+
+    images: Tensor  # (N, C, H, W) in [0, 1]
+    labels: Tensor  # (N,) int64
+
+
 @dataclass(frozen=True, kw_only=True)
 class Score:
     """One number of the report, with what a guess that saw nothing would have got."""

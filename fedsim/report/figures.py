@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
+import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
@@ -11,6 +12,7 @@ from fedsim.types import RoundResult
 
 TRUE, GUESSED = "#9aa5b1", "#d64545"
 INK = "#323f4b"
+SHARES = ("leacc", "lnacc", "irec", "accuracy", "ssim")  # metrics between 0 and 1
 
 
 def accuracy_figure(history: Sequence[RoundResult]) -> Figure:
@@ -60,6 +62,68 @@ def label_figure(true: Tensor, guessed: Tensor, title: str, presence_only: bool)
     return figure
 
 
+def scores_figure(rounds: Mapping[str, Mapping[int, float]]) -> Figure:
+    """Draw each metric's mean over the clients of a round, round by round."""
+    figure = Figure(figsize=(1 + 2.6 * len(rounds), 2.5), layout="constrained")
+    panels = figure.subplots(1, len(rounds), squeeze=False)[0]
+    for axes, (name, values) in zip(panels, rounds.items(), strict=True):
+        axes.plot(list(values), list(values.values()), color=GUESSED, marker="o", ms=4)
+        if name in SHARES:
+            axes.set_ylim(0, 1.05)
+        axes.set_xlabel("round")
+        axes.set_title(name, fontsize=10, color=INK)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _clean(axes)
+    return figure
+
+
+def confusion_figure(true: Tensor, guessed: Tensor) -> Figure:
+    """Draw how often a class with so many true examples was given so many: the diagonal is right."""
+    size = min(13, int(max(true.max(), guessed.max())) + 1)
+    table = torch.zeros(size, size, dtype=torch.int64)
+    for column, row in zip(
+        true.clamp(max=size - 1).tolist(), guessed.clamp(max=size - 1).tolist(), strict=True
+    ):
+        table[row, column] += 1
+    figure = Figure(figsize=(3.6, 3.2), layout="constrained")
+    axes = figure.subplots()
+    axes.imshow(table.float().sqrt(), cmap="Reds", origin="lower")
+    for row in range(size):
+        for column in range(size):
+            if number := int(table[row, column]):
+                ink = "w" if number > 0.4 * int(table.max()) else INK
+                axes.text(column, row, str(number), ha="center", va="center", fontsize=7, color=ink)
+    labels = [str(number) for number in range(size - 1)] + [f"{size - 1}" if size < 13 else f"{size - 1}+"]
+    axes.set_xticks(range(size), labels, fontsize=7)
+    axes.set_yticks(range(size), labels, fontsize=7)
+    axes.set_xlabel("true number of examples")
+    axes.set_ylabel("restored number")
+    axes.set_title("classes, over all attacked batches", fontsize=9, color=INK)
+    return figure
+
+
+def curve_figure(name: str, curves: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]) -> Figure:
+    """Draw metrics (panels) against one swept setting, a line for every group of runs."""
+    figure = Figure(figsize=(1 + 3.0 * len(curves), 3.0), layout="constrained")
+    panels = figure.subplots(1, len(curves), squeeze=False)[0]
+    for axes, (metric, groups) in zip(panels, curves.items(), strict=True):
+        for label, points in groups.items():
+            axes.plot(*zip(*sorted(points), strict=True), marker="o", ms=4, label=label or None)
+        places = sorted({x for points in groups.values() for x, _ in points})
+        if places[0] > 0 and places[-1] / places[0] >= 8:
+            axes.set_xscale("log")
+            axes.set_xticks(places, [f"{x:g}" for x in places], fontsize=8)
+            axes.minorticks_off()
+        if metric in SHARES:
+            axes.set_ylim(0, 1.05)
+        axes.set_xlabel(name)
+        axes.set_title(metric, fontsize=10, color=INK)
+        _clean(axes)
+    if any(label for groups in curves.values() for label in groups):
+        panels[0].legend(frameon=False, fontsize=8)
+    return figure
+
+
 def sweep_figure(
     labels: Sequence[str], metrics: Mapping[str, Sequence[float | None]], complete: Sequence[bool]
 ) -> Figure:
@@ -74,7 +138,7 @@ def sweep_figure(
                 words = " not claimed" if complete[place] else " failed"
                 axes.text(0, place, words, va="center", fontsize=7, color=TRUE)
         axes.set_title(name, fontsize=10, color=INK)
-        if name in ("leacc", "lnacc", "irec", "accuracy", "ssim"):
+        if name in SHARES:
             axes.set_xlim(0, 1)
         _clean(axes)
     panels[0].set_yticks(range(len(labels)), [label[:40] for label in labels], fontsize=8)

@@ -5,10 +5,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import torch
 import yaml
 from matplotlib.figure import Figure
+from torch import Tensor
 
-from fedsim.report.figures import accuracy_figure, label_figure
+from fedsim.report.figures import accuracy_figure, confusion_figure, label_figure, scores_figure
 from fedsim.report.page import write_page
 from fedsim.runfolder import RunFolder, ScoreRow
 
@@ -42,6 +44,8 @@ def write_report(folder: RunFolder) -> Path:
     figures: dict[str, Figure] = {}
     if history := folder.history():
         figures["accuracy"] = accuracy_figure(history)
+    if len({row.round for row in scored}) > 1:
+        figures["scores"] = scores_figure(_means_by_round(scored))
     figures |= _label_figures(folder)
     return write_page(
         folder.path / "report.html",
@@ -98,9 +102,18 @@ def threat_model(config: dict[str, Any]) -> str:
     )
 
 
+def _means_by_round(scored: list[ScoreRow]) -> dict[str, dict[int, float]]:
+    by_metric: dict[str, dict[int, list[float]]] = {}
+    for row in scored:
+        if row.value is not None:
+            by_metric.setdefault(row.metric, {}).setdefault(row.round, []).append(row.value)
+    return {name: {r: fmean(values) for r, values in rounds.items()} for name, rounds in by_metric.items()}
+
+
 def _label_figures(folder: RunFolder) -> dict[str, Figure]:
-    """Draw restored against true labels for the first attacked clients."""
-    figures = {}
+    """Draw restored against true labels: the first attacked clients, and the counts of all together."""
+    figures: dict[str, Figure] = {}
+    true_counts, guessed_counts = list[Tensor](), list[Tensor]()
     for round, client in folder.guessed():
         guess, truth = folder.guess(round, client), folder.truth(round, client)
         if guess is None or truth is None:
@@ -109,9 +122,12 @@ def _label_figures(folder: RunFolder) -> dict[str, Figure]:
         if found is None:
             continue
         true = truth.labels.bincount(minlength=len(found))
-        title = f"round {round}, client {client}"
-        only_presence = guess.class_counts is None
-        figures[f"labels_{round}_{client}"] = label_figure(true, found.long(), title, only_presence)
-        if len(figures) == SHOWN:
-            break
+        if guess.class_counts is not None:
+            true_counts.append(true)
+            guessed_counts.append(guess.class_counts)
+        if len(figures) < SHOWN:
+            title, only_presence = f"round {round}, client {client}", guess.class_counts is None
+            figures[f"labels_{round}_{client}"] = label_figure(true, found.long(), title, only_presence)
+    if true_counts:
+        figures["confusion"] = confusion_figure(torch.cat(true_counts), torch.cat(guessed_counts))
     return figures

@@ -1,5 +1,6 @@
 """The report of a sweep: every run in one table, with what differs between them."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def run_folders(folder: Path) -> list[Path]:
 
 def write_sweep_report(folder: Path) -> Path:
     """Write report.html and sweep.csv over all runs inside a folder."""
-    from fedsim.report.figures import sweep_figure
+    from fedsim.report.figures import curve_figure, sweep_figure
     from fedsim.report.page import write_page
 
     runs = [RunFolder(path) for path in run_folders(folder)]
@@ -57,6 +58,9 @@ def write_sweep_report(folder: Path) -> Path:
     complete = [row["status"] == "complete" for row in rows]
     labels = [", ".join(filter(None, row["settings"])) or row["name"] for row in rows]
     figures = {"metrics": sweep_figure(labels, by_metric, complete)} if metrics else {}
+    curves = _curves(keys, metrics, rows)
+    if curves:
+        figures["curves"] = curve_figure(*curves)
     return write_page(
         folder / "report.html",
         "sweep.html",
@@ -67,6 +71,35 @@ def write_sweep_report(folder: Path) -> Path:
         rows=rows,
         failed=sum(row["status"] != "complete" for row in rows),
     )
+
+
+def _curves(
+    keys: list[str], metrics: list[str], rows: list[dict[str, Any]]
+) -> tuple[str, dict[str, dict[str, list[tuple[float, float]]]]] | None:
+    """Return metrics against the first setting that takes three or more numbers, by the other settings."""
+    for place, key in enumerate(keys):
+        numbers = {row["settings"][place] for row in rows if _is_number(row["settings"][place])}
+        if key != "seed" and len(numbers) >= 3:
+            break
+    else:
+        return None
+    curves: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for row in rows:
+        named = dict(zip(keys, row["settings"], strict=True))
+        if not _is_number(named[key]):
+            continue
+        group = ", ".join(value for name, value in named.items() if name not in (key, "seed") and value)
+        for metric, value in zip(metrics, row["metrics"], strict=True):
+            if value is not None:
+                curves.setdefault(metric, {}).setdefault(group, []).append((float(named[key]), value))
+    return (key, curves) if curves else None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _number(path: Path) -> int:

@@ -13,7 +13,9 @@ import math
 import time
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from scipy.sparse.linalg import LinearOperator, lsqr
 from torch import Tensor, nn
 
 from attacks.privacy.labels.counts import whole_counts
@@ -21,6 +23,8 @@ from attacks.privacy.labels.last_layer import LastLayer, last_layer
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Attack
 from fedsim.types import Observation, Reconstruction, Task
+
+MANY = 200  # classes
 
 
 class ILRG(Attack):
@@ -47,7 +51,7 @@ class ILRG(Attack):
         started = time.perf_counter()
         layer = last_layer(model, task, observations[-1])
         embeddings = class_embeddings(layer, self.max_amplification)
-        probabilities = torch.softmax(embeddings @ layer.weight.T + layer.bias, dim=1)
+        probabilities = class_probabilities(embeddings, layer)
         present = None
         if self.classes is not None:
             present = self.classes.run(model, task, observations).class_presence
@@ -62,7 +66,7 @@ class ILRG(Attack):
             class_counts=counts,
             class_presence=counts > 0,
             embeddings=embeddings.float(),
-            probabilities=probabilities.float(),
+            probabilities=probabilities.float() if len(counts) <= MANY else None,  # C^2 numbers
             confidence=residual,
             seconds=time.perf_counter() - started,
         )
@@ -104,14 +108,40 @@ def solve_proportions(
     The C + 1 equations are sum_j q_j = 1 and, for every class i, sum_j q_j p_j[i] - q_i = g_i; classes
     that are not `present` have q_j = 0. Returns the proportions and the residual.
     """
-    # Normal equations: C x C instead of a decomposition of (C + 1) x C, twenty times faster at C = 1000.
-    # The system is well conditioned: the ones row lifts the only near-null direction of P^T - I.
-    system = probabilities.T.clone()
-    system.diagonal().sub_(1)
-    unknown = slice(None) if present is None else present
-    columns = system[:, unknown]
-    matrix, right = columns.T @ columns + 1, columns.T @ bias_gradient + 1
+    unknown = np.ones(len(bias_gradient), bool) if present is None else present.numpy()
+
+    def forward(given: np.ndarray) -> np.ndarray:
+        proportions = np.zeros(len(unknown))
+        proportions[unknown] = given
+        expected = probabilities.T @ torch.from_numpy(proportions).to(probabilities)  # torch: obeys `threads`
+        return np.append(expected.numpy() - proportions, proportions.sum())
+
+    def backward(missed: np.ndarray) -> np.ndarray:
+        expected = probabilities @ torch.from_numpy(missed[:-1]).to(probabilities)
+        return np.asarray((expected.numpy() - missed[:-1] + missed[-1])[unknown])
+
+    # LSQR needs only products with P: C^2 work a step, few steps because P^T - I is near -I, and the
+    # shortest solution where the system leaves a choice. A pseudo-inverse would cost C^3.
+    shape = (len(unknown) + 1, int(unknown.sum()))
+    system = LinearOperator(shape, matvec=forward, rmatvec=backward, dtype=np.float64)
+    wanted = np.append(bias_gradient.numpy(), 1.0)
+    exact = 1e-12 if probabilities.dtype == torch.float64 else 1e-7
+    found = lsqr(system, wanted, atol=exact, btol=exact, iter_lim=10 * shape[1] + 100)[0]
     proportions = torch.zeros_like(bias_gradient)
-    proportions[unknown] = torch.linalg.lstsq(matrix, right[:, None], driver="gelsd").solution[:, 0]
-    missed = torch.cat([system @ proportions - bias_gradient, proportions.sum()[None] - 1])
-    return proportions, float(missed.norm())
+    proportions[torch.from_numpy(unknown)] = torch.from_numpy(found)
+    return proportions, float(np.linalg.norm(forward(found) - wanted))
+
+
+def class_probabilities(embeddings: Tensor, layer: LastLayer) -> Tensor:
+    """Return the softmax that the last layer gives each class's embedding (C, C), in blocks of rows.
+
+    Float32 with many classes: its rounding is far below one example, and time and memory halve.
+    """
+    classes = len(layer.bias)
+    dtype = torch.float64 if classes <= MANY else torch.float32
+    embeddings, weight, bias = (tensor.to(dtype) for tensor in (embeddings, layer.weight, layer.bias))
+    probabilities = torch.empty(classes, classes, dtype=dtype)
+    for start in range(0, classes, 1000):
+        logits = torch.addmm(bias, embeddings[start : start + 1000], weight.T)
+        torch.softmax(logits, dim=1, out=probabilities[start : start + 1000])
+    return probabilities

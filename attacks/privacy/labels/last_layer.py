@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.errors import FedsimError
-from fedsim.types import Observation, Task
+from fedsim.types import Observation, PublicImages, Task, Weights
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,6 +41,29 @@ def last_layer(
         bias_gradient=observation.received[bias].double() * scale,
         num_examples=observation.num_examples,
     )
+
+
+def public_outputs(
+    model: nn.Module, task: Task, weights: Weights, public: PublicImages
+) -> tuple[Tensor, Tensor]:
+    """Return the embeddings (N, m) and logits (N, C) of public images at these weights, in float64."""
+    layer, embeddings = model.get_submodule(last_linear_name(model, task.input_shape)), list[Tensor]()
+    handle = layer.register_forward_pre_hook(lambda module, inputs: embeddings.append(inputs[0].double()))
+    try:
+        with torch.no_grad():
+            chunks = torch.split(public.images, 250)
+            logits = [torch.func.functional_call(model, dict(weights), (chunk,)).double() for chunk in chunks]
+    finally:
+        handle.remove()
+    return torch.cat(embeddings), torch.cat(logits)
+
+
+def class_means(values: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+    """Return the mean of the rows of each class; of all rows for a class that has none."""
+    means = values.mean(dim=0).repeat(num_classes, 1)
+    for label in torch.unique(labels).tolist():
+        means[label] = values[labels == label].mean(dim=0)
+    return means
 
 
 @functools.lru_cache(maxsize=4)

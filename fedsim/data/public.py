@@ -1,0 +1,19 @@
+"""Images that the attacker has too: from a split that no client owns, or a data set of the user's."""
+
+import torch
+
+from fedsim.data.images import Dataset
+from fedsim.errors import FedsimError
+from fedsim.randomness import generator
+from fedsim.types import PublicImages
+
+
+def public_images(*, data: Dataset, size: int = 500, split: str = "test", seed: int = 0) -> PublicImages:
+    """Draw labelled public images; clients own the training split, so `test` is disjoint from theirs."""
+    if split not in ("train", "test"):
+        raise FedsimError(f"public.split: expected train or test, got {split!r}")
+    if size < 1:
+        raise FedsimError(f"public.size: expected at least 1, got {size}")
+    source = data.test if split == "test" else data.train
+    chosen = torch.randperm(len(source.labels), generator=generator(seed, "public"))[:size]
+    return PublicImages(images=source.batch(chosen), labels=source.labels[chosen])
