@@ -11,7 +11,7 @@ from attacks.privacy.labels.counts import estimate_batch_size, repair_counts
 from attacks.privacy.labels.gradinversion import GradInversion
 from attacks.privacy.labels.idlg import IDLG
 from attacks.privacy.labels.ilrg import ILRG, solve_proportions
-from attacks.privacy.labels.last_layer import last_layer, last_linear_name
+from attacks.privacy.labels.last_layer import last_layer, last_linear_name, restore_removed
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Attack
 from fedsim.models.lenet5 import lenet5
@@ -91,6 +91,19 @@ def test_a_zero_bias_gradient_is_no_division_by_zero(observe) -> None:
     observation.received["1.bias"].zero_()
     with pytest.raises(FedsimError, match="bias gradient is zero everywhere"):
         ILRG().run(model, TASK, [observation])
+
+
+def test_removed_entries_of_the_bias_gradient_are_restored_from_the_weight_gradient() -> None:
+    mean = torch.rand(20, dtype=torch.float64) + 0.5
+    bias_gradient = torch.tensor([-0.4, 0.1, 0.25, 0.05], dtype=torch.float64)
+    weight_gradient = bias_gradient[:, None] * mean
+    weight_gradient[3, :12] = 0  # sparsified, eight entries survive
+    removed = bias_gradient.clone()
+    removed[3] = 0
+    assert torch.allclose(restore_removed(removed, weight_gradient), bias_gradient)
+    weight_gradient[3] = 0  # nothing survives: nothing is known
+    assert float(restore_removed(removed, weight_gradient)[3]) == 0.0
+    assert torch.equal(restore_removed(bias_gradient, weight_gradient), bias_gradient)
 
 
 def test_the_last_linear_layer_is_found_by_its_place() -> None:

@@ -5,8 +5,8 @@ Paper: Ma et al., Instance-wise Batch Label Restoration via Gradients in Federat
 Assumes: softmax cross-entropy, a biased linear last layer, gradients averaged over the batch; embeddings
     of a class lie close together (best on untrained models, whatever the activation). An undisclosed
     batch size is estimated where the counts determine it.
-Fails: gently on trained models and with many examples of each class; badly on sparsified gradients,
-    whose quotients are no embeddings. An update of several local steps is read as one gradient.
+Fails: gently on trained models, with many examples of each class and on sparsified gradients. An update of
+    several local steps is read as one gradient.
 """
 
 import math

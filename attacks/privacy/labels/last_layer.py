@@ -34,13 +34,33 @@ def last_layer(
     name = last_linear_name(model, task.input_shape)
     scale = _gradient_scale(observation, up_to_scale)
     weight, bias = f"{name}.weight", f"{name}.bias"
+    weight_gradient = observation.received[weight].double() * scale
     return LastLayer(
         weight=observation.sent[weight].double(),
         bias=observation.sent[bias].double(),
-        weight_gradient=observation.received[weight].double() * scale,
-        bias_gradient=observation.received[bias].double() * scale,
+        weight_gradient=weight_gradient,
+        bias_gradient=restore_removed(observation.received[bias].double() * scale, weight_gradient),
         num_examples=observation.num_examples,
     )
+
+
+def restore_removed(bias_gradient: Tensor, weight_gradient: Tensor) -> Tensor:
+    """Estimate entries of the bias gradient that a sparsifying client set to zero.
+
+    G_i is about g_i mu for one pooled embedding mu, so the entries of G_i that survived tell g_i. What was
+    removed is no larger than what was kept. A row with fewer than three survivors stays at zero.
+    """
+    removed = bias_gradient == 0
+    if not bool(removed.any()) or bool(removed.all()):
+        return bias_gradient
+    kept = bias_gradient[~removed]
+    pooled = weight_gradient[~removed].T @ kept / kept.dot(kept)
+    survivors = (weight_gradient[removed] != 0).to(pooled)
+    projected = weight_gradient[removed] @ pooled / (survivors @ pooled.square()).clamp(min=1e-300)
+    limit = float(kept.abs().min())
+    restored = bias_gradient.clone()
+    restored[removed] = torch.where(survivors.sum(dim=1) >= 3, projected, 0.0).clamp(-limit, limit)
+    return restored
 
 
 def public_outputs(
