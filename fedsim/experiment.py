@@ -1,6 +1,7 @@
 """An experiment from first round to report: play, attack, score, write."""
 
 import copy
+import dataclasses
 import logging
 import math
 import platform
@@ -25,6 +26,7 @@ from fedsim.data.images import Images
 from fedsim.errors import FedsimError, in_words
 from fedsim.federation import Federation
 from fedsim.interfaces import Attack, Metric
+from fedsim.models.last_linear import last_features
 from fedsim.runfolder import RunFolder, ScoreRow, write_text
 from fedsim.server import ServerSetup, server_app
 from fedsim.types import Fault, Observation, Reconstruction, Task
@@ -145,6 +147,10 @@ def _scores(
     truth = source.truth(observation.round, observation.client)
     if truth is None:
         return []
+    if guess.embeddings is not None or guess.probabilities is not None:
+        shape = experiment.task.input_shape
+        embeddings, logits = last_features(experiment.model, shape, observation.sent, truth.images)
+        truth = dataclasses.replace(truth, embeddings=embeddings, probabilities=logits.softmax(dim=1))
     scores = [metric.score(guess, truth) for metric in experiment.metrics]
     return [
         ScoreRow(

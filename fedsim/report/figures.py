@@ -12,7 +12,7 @@ from fedsim.types import RoundResult
 
 TRUE, GUESSED = "#9aa5b1", "#d64545"
 INK = "#323f4b"
-SHARES = ("leacc", "lnacc", "irec", "accuracy", "ssim")  # metrics between 0 and 1
+SHARES = ("leacc", "lnacc", "irec", "accuracy", "ssim", "embedding_cosine", "probability_cosine")  # 0 to 1
 
 
 def accuracy_figure(history: Sequence[RoundResult]) -> Figure:

@@ -111,10 +111,12 @@ def _means_by_round(scored: list[ScoreRow]) -> dict[str, dict[int, float]]:
 
 
 def _label_figures(folder: RunFolder) -> dict[str, Figure]:
-    """Draw restored against true labels: the first attacked clients, and the counts of all together."""
+    """Draw restored against true labels: of some attacked clients, and the counts of all together."""
     figures: dict[str, Figure] = {}
     true_counts, guessed_counts = list[Tensor](), list[Tensor]()
-    for round, client in folder.guessed():
+    attacked = folder.guessed()
+    shown = set(attacked[:: max(1, len(attacked) // SHOWN)][:SHOWN])  # spread over the rounds
+    for round, client in attacked:
         guess, truth = folder.guess(round, client), folder.truth(round, client)
         if guess is None or truth is None:
             continue
@@ -125,7 +127,7 @@ def _label_figures(folder: RunFolder) -> dict[str, Figure]:
         if guess.class_counts is not None:
             true_counts.append(true)
             guessed_counts.append(guess.class_counts)
-        if len(figures) < SHOWN:
+        if (round, client) in shown:
             title, only_presence = f"round {round}, client {client}", guess.class_counts is None
             figures[f"labels_{round}_{client}"] = label_figure(true, found.long(), title, only_presence)
     if true_counts:

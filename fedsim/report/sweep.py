@@ -57,10 +57,11 @@ def write_sweep_report(folder: Path) -> Path:
     by_metric = {name: [row["metrics"][place] for row in rows] for place, name in enumerate(metrics)}
     complete = [row["status"] == "complete" for row in rows]
     labels = [", ".join(filter(None, row["settings"])) or row["name"] for row in rows]
-    figures = {"metrics": sweep_figure(labels, by_metric, complete)} if metrics else {}
-    curves = _curves(keys, metrics, rows)
-    if curves:
+    figures = {}
+    if curves := _curves(keys, metrics, rows):
         figures["curves"] = curve_figure(*curves)
+    elif metrics:
+        figures["metrics"] = sweep_figure(labels, by_metric, complete)
     return write_page(
         folder / "report.html",
         "sweep.html",

@@ -165,8 +165,11 @@ def test_a_metric_is_a_metric_under_its_own_name(name: str) -> None:
     from fedsim.types import Reconstruction, Truth
 
     images, labels = data.train.batch(torch.arange(4)), data.train.labels[:4]
-    guess = Reconstruction(images=images, class_counts=labels.bincount(minlength=3))
-    score = metric.score(guess, Truth(round=1, client=0, images=images, labels=labels))
+    rows = torch.rand(4, 3)
+    counts = labels.bincount(minlength=3)
+    guess = Reconstruction(images=images, class_counts=counts, embeddings=rows[:3], probabilities=rows[:3])
+    known = {"embeddings": rows, "probabilities": rows}
+    score = metric.score(guess, Truth(round=1, client=0, images=images, labels=labels, **known))
     assert score is not None
     assert score.metric == name
     assert score.blind is not None

@@ -11,9 +11,10 @@ from attacks.privacy.labels.counts import estimate_batch_size, repair_counts
 from attacks.privacy.labels.gradinversion import GradInversion
 from attacks.privacy.labels.idlg import IDLG
 from attacks.privacy.labels.ilrg import ILRG, solve_proportions
-from attacks.privacy.labels.last_layer import last_layer, last_linear_name, restore_removed
+from attacks.privacy.labels.last_layer import last_layer, restore_removed
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Attack
+from fedsim.models.last_linear import last_linear_name
 from fedsim.models.lenet5 import lenet5
 from fedsim.models.resnet import resnet
 from fedsim.types import Observation, Reconstruction, Task

@@ -1,15 +1,12 @@
-"""What every label attack reads: the last linear layer and its gradient.
+"""What every label attack reads: the last linear layer and its gradient."""
 
-The layer is found by its place, not by its name: it is the linear module whose output is the model's.
-"""
-
-import functools
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from fedsim.errors import FedsimError
+from fedsim.models.last_linear import last_features, last_linear_name
 from fedsim.types import Observation, PublicImages, Task, Weights
 
 
@@ -67,15 +64,8 @@ def public_outputs(
     model: nn.Module, task: Task, weights: Weights, public: PublicImages
 ) -> tuple[Tensor, Tensor]:
     """Return the embeddings (N, m) and logits (N, C) of public images at these weights, in float64."""
-    layer, embeddings = model.get_submodule(last_linear_name(model, task.input_shape)), list[Tensor]()
-    handle = layer.register_forward_pre_hook(lambda module, inputs: embeddings.append(inputs[0].double()))
-    try:
-        with torch.no_grad():
-            chunks = torch.split(public.images, 250)
-            logits = [torch.func.functional_call(model, dict(weights), (chunk,)).double() for chunk in chunks]
-    finally:
-        handle.remove()
-    return torch.cat(embeddings), torch.cat(logits)
+    embeddings, logits = last_features(model, task.input_shape, weights, public.images)
+    return embeddings.double(), logits.double()
 
 
 def class_means(values: Tensor, labels: Tensor, num_classes: int) -> Tensor:
@@ -84,39 +74,6 @@ def class_means(values: Tensor, labels: Tensor, num_classes: int) -> Tensor:
     for label in torch.unique(labels).tolist():
         means[label] = values[labels == label].mean(dim=0)
     return means
-
-
-@functools.lru_cache(maxsize=4)
-def last_linear_name(model: nn.Module, input_shape: tuple[int, int, int]) -> str:
-    """Return the name of the linear layer whose output is the model's output."""
-    outputs: dict[str, Tensor] = {}
-
-    def remember(name: str) -> torch.utils.hooks.RemovableHandle:
-        def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            outputs[name] = output
-
-        return model.get_submodule(name).register_forward_hook(hook)
-
-    hooks = [remember(name) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    try:
-        with torch.no_grad():
-            parameter = next(model.parameters())
-            logits = model(torch.zeros(1, *input_shape, dtype=parameter.dtype, device=parameter.device))
-    finally:
-        for handle in hooks:
-            handle.remove()
-    for name, output in outputs.items():
-        if output is logits:
-            if model.get_submodule(name).bias is None:
-                raise FedsimError(
-                    f"the last layer {name!r} has no bias, whose gradient label restoration divides by. "
-                    "Remedy: a model with a biased last layer."
-                )
-            return name
-    raise FedsimError(
-        "the model does not end in a linear layer, which label restoration reads. "
-        "Remedy: a model whose output is that of an nn.Linear."
-    )
 
 
 def _gradient_scale(observation: Observation, up_to_scale: bool) -> float:
