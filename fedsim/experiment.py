@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Protocol
 
 import torch
@@ -27,7 +26,7 @@ from fedsim.errors import FedsimError, in_words
 from fedsim.federation import Federation
 from fedsim.interfaces import Attack, Metric
 from fedsim.models.last_linear import last_features
-from fedsim.runfolder import RunFolder, ScoreRow, write_text
+from fedsim.runfolder import RunFolder, ScoreRow, metric_lines, write_text
 from fedsim.server import ServerSetup, server_app
 from fedsim.types import Fault, Observation, Reconstruction, Task
 
@@ -190,7 +189,7 @@ def recorded(experiment: Experiment, folder: RunFolder) -> Iterator[None]:
         status = "interrupted"
         raise
     except Exception as error:
-        status = f"failed: {error}"
+        status = f"failed: {in_words(error)}"
         log.error("%s", error)
         log.debug("%s", traceback.format_exc())
         raise
@@ -217,15 +216,9 @@ def record_failure(path: Path, config_text: str, error: Exception) -> None:
 
 def summarise(experiment: Experiment, folder: RunFolder, status: str, seconds: float) -> dict[str, Any]:
     """Return summary.json: the means over attacked rounds and clients, and what they stand on."""
-    rows = [row for row in folder.scores() if row.value is not None]
-    names = list(dict.fromkeys(row.metric for row in rows))
-    metrics = {
-        name: fmean(row.value for row in rows if row.metric == name and row.value is not None)
-        for name in names
-    }
-    blind = {
-        name: [row.blind for row in rows if row.metric == name and row.blind is not None] for name in names
-    }
+    rows = folder.scores()
+    lines = metric_lines(rows)
+    metrics = {line.name: line.mean for line in lines}
     if history := folder.history():
         metrics |= {"accuracy": history[-1].accuracy, "loss": history[-1].loss}
     return {
@@ -233,9 +226,9 @@ def summarise(experiment: Experiment, folder: RunFolder, status: str, seconds: f
         "status": status,
         "attack": experiment.attack_name,
         "metrics": {name: value if math.isfinite(value) else None for name, value in metrics.items()},
-        "blind": {name: fmean(values) for name, values in blind.items() if values},
+        "blind": {line.name: line.blind for line in lines if line.blind is not None},
         "observations": folder.count_observations() or len(folder.guessed()),
-        "faults": sum(row.metric == FAULT for row in folder.scores()),
+        "faults": sum(row.metric == FAULT for row in rows),
         "seconds": round(seconds, 3),
         "rounds": experiment.federation.rounds,
         "clients": experiment.federation.clients,

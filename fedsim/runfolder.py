@@ -18,6 +18,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -42,6 +43,37 @@ class ScoreRow:
     value: float | None
     blind: float | None = None
     error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricLine:
+    """What all scores of one metric come to."""
+
+    name: str
+    mean: float
+    lowest: float
+    highest: float
+    blind: float | None
+    number: int
+
+
+def metric_lines(rows: Sequence[ScoreRow]) -> list[MetricLine]:
+    """Summarise the scores of each metric; lines without a value report failures and do not count."""
+    lines = []
+    for name in dict.fromkeys(row.metric for row in rows if row.value is not None):
+        values = [row.value for row in rows if row.metric == name and row.value is not None]
+        blind = [row.blind for row in rows if row.metric == name and row.blind is not None]
+        lines.append(
+            MetricLine(
+                name=name,
+                mean=fmean(values),
+                lowest=min(values),
+                highest=max(values),
+                blind=fmean(blind) if blind else None,
+                number=len(values),
+            )
+        )
+    return lines
 
 
 def write_text(path: Path, text: str) -> None:

@@ -1,6 +1,5 @@
 """report.html of one run, made from its folder alone."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from fedsim.report.figures import accuracy_figure, confusion_figure, label_figure, scores_figure
 from fedsim.report.page import write_page
-from fedsim.runfolder import RunFolder, ScoreRow
+from fedsim.runfolder import RunFolder, ScoreRow, metric_lines
 
 SHOWN = 6  # clients whose labels are drawn
 TOLD = {
@@ -22,18 +21,6 @@ TOLD = {
     "loss": "its loss",
 }
 LISTED = 400  # scores in the long table; scores.csv has all
-
-
-@dataclass(frozen=True)
-class MetricLine:
-    """A line of the report's table of scores."""
-
-    name: str
-    mean: float
-    lowest: float
-    highest: float
-    blind: float | None
-    number: int
 
 
 def write_report(folder: RunFolder) -> Path:
@@ -62,25 +49,6 @@ def write_report(folder: RunFolder) -> Path:
         unlisted=max(0, len(scored) - LISTED),
         config=folder.config_text(),
     )
-
-
-def metric_lines(scored: list[ScoreRow]) -> list[MetricLine]:
-    """Summarise the scores of each metric."""
-    lines = []
-    for name in dict.fromkeys(row.metric for row in scored):
-        values = [row.value for row in scored if row.metric == name and row.value is not None]
-        blind = [row.blind for row in scored if row.metric == name and row.blind is not None]
-        lines.append(
-            MetricLine(
-                name=name,
-                mean=fmean(values),
-                lowest=min(values),
-                highest=max(values),
-                blind=fmean(blind) if blind else None,
-                number=len(values),
-            )
-        )
-    return lines
 
 
 def threat_model(config: dict[str, Any]) -> str:
