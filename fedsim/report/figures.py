@@ -87,7 +87,7 @@ def confusion_figure(true: Tensor, guessed: Tensor) -> Figure:
         table[row, column] += 1
     figure = Figure(figsize=(3.6, 3.2), layout="constrained")
     axes = figure.subplots()
-    axes.imshow(table.float().sqrt(), cmap="Reds", origin="lower")
+    axes.imshow(table.float().sqrt().numpy(), cmap="Reds", origin="lower")
     for row in range(size):
         for column in range(size):
             if number := int(table[row, column]):
