@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from attacks.none import NoAttack
 from attacks.privacy.labels.bias_corrected import BiasCorrected
 from attacks.privacy.labels.counts import estimate_batch_size, repair_counts
 from attacks.privacy.labels.gradinversion import GradInversion
@@ -65,6 +66,8 @@ def test_a_restriction_of_the_classes_is_obeyed(observe) -> None:
     seen = observe(model, torch.rand(5, 1, 4, 4), torch.tensor([0, 0, 2, 2, 2]))
     guess = ILRG(classes=OnlyTwo()).run(model, TASK, [seen])
     assert guess.class_counts.tolist() == [2, 0, 3]
+    with pytest.raises(FedsimError, match="names no class"):
+        ILRG(classes=NoAttack()).run(model, TASK, [seen])
     wrong = observe(model, torch.rand(5, 1, 4, 4), torch.tensor([0, 1, 1, 1, 2]))
     assert int(ILRG(classes=OnlyTwo()).run(model, TASK, [wrong]).class_counts[1]) == 0
 

@@ -55,6 +55,11 @@ class ILRG(Attack):
         present = None
         if self.classes is not None:
             present = self.classes.run(model, task, observations).class_presence
+            if present is None or not bool(present.any()):
+                raise FedsimError(
+                    f"attack.classes: {type(self.classes).__name__} names no class to restrict to. "
+                    "Remedy: attack.classes=null."
+                )
         proportions, residual = solve_proportions(probabilities, layer.bias_gradient, present)
         if self.rounding == "nearest" and layer.num_examples is not None:
             counts = (proportions * layer.num_examples).clamp(min=0).round().long()
