@@ -73,8 +73,3 @@ def test_help_and_list_do_not_import_the_heavy_libraries(arguments: list[str]) -
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout) > 5
-
-
-def test_the_project_speaks_of_its_own_files_only() -> None:
-    for path in (*SOURCES, *(ROOT / "conf").rglob("*.yaml"), ROOT / "README.md"):
-        assert "../shared" not in path.read_text()
