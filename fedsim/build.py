@@ -43,11 +43,17 @@ def compose_replay(config_text: str, overrides: Sequence[str]) -> tuple[DictConf
     played = _parse(config_text)
     asked = {override.lstrip("+~").partition("=")[0].partition(".")[0] for override in overrides}
     added = [f"name='replay_${{choices.attack}}_{played.choices.model}_{played.choices.data}'"]
-    if not any(override.startswith("attack=") for override in overrides):
-        added.append(f"attack={played.choices.attack}")  # so that attack.KEY=VALUE changes the run's own
+    same_attack = not any(override.startswith("attack=") for override in overrides)
+    if same_attack:
+        added.append(f"attack={played.choices.attack}")
     composed = _compose([*added, *overrides])
     with open_dict(composed):
-        for key in ("attack", "metric", "device", "threads"):
+        if same_attack:  # the run's own settings, but for the keys that are named
+            for override in overrides:
+                if (key := override.lstrip("+").partition("=")[0]).startswith("attack."):
+                    OmegaConf.update(played, key, OmegaConf.select(composed, key), force_add=True)
+            composed.attack = played.attack
+        for key in ("metric", "device", "threads"):
             if key not in asked:
                 composed[key] = played[key]
         composed.choices.attack = OmegaConf.to_container(composed.choices, resolve=True)["attack"]  # type: ignore[index,call-overload]
@@ -102,6 +108,7 @@ def _own(config: DictConfig) -> DictConfig:
 def experiment(config: DictConfig) -> Experiment:
     """Build everything that a run needs from a resolved config."""
     _check_top_level(config)
+    _check_public_images(config)
     data = _dataset(OmegaConf.to_yaml(config.data))
     config_text = OmegaConf.to_yaml(config)
     _list(config.defense, Defense, "defense")  # clients build their own; a wrong setting should end here
@@ -218,6 +225,20 @@ def _check_top_level(config: DictConfig) -> None:
         raise FedsimError(f"device: expected cpu or cuda, got {config.device!r}") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise FedsimError("device=cuda: torch finds no GPU here. Remedy: device=cpu.")
+
+
+def _check_public_images(config: DictConfig) -> None:
+    """Refuse public images that are the clients' own: the attack would be given what it is scored on."""
+    public = config.attack.get("public")
+    if (
+        isinstance(public, DictConfig)
+        and public.get("split") == "train"
+        and public.get("data") == config.data
+    ):
+        raise FedsimError(
+            "attack.public.split=train: the clients own the training split of this data set. "
+            "Remedy: attack.public.split=test, or another attack.public.data."
+        )
 
 
 def _parse(text: str) -> DictConfig:

@@ -159,6 +159,21 @@ def test_a_model_that_diverges_keeps_a_valid_summary_and_report(play_small) -> N
     assert (folder.path / "report.html").exists()
 
 
+def test_a_replay_keeps_the_runs_own_attack_but_for_what_is_named(play_small) -> None:
+    source = play_small("attack.max_amplification=7")
+    config, _ = build.compose_replay(source.config_text(), ["attack.rounding=nearest"])
+    assert (config.attack.max_amplification, config.attack.rounding) == (7, "nearest")
+    config, _ = build.compose_replay(source.config_text(), ["attack=ilrg"])
+    assert (config.attack.max_amplification, config.attack.rounding) == (5.0, "repair")
+    assert (config.choices.data, config.federation.clients) == ("synthetic", 3)
+
+
+def test_the_clients_own_images_are_no_public_images(small) -> None:
+    small("attack=ilrg_public")
+    with pytest.raises(FedsimError, match=r"the clients own the training split.*Remedy"):
+        small("attack=ilrg_public", "attack.public.split=train")
+
+
 def test_an_earlier_run_is_never_written_over(play_small) -> None:
     play_small()
     with pytest.raises(FedsimError, match=r"already holds a run.*Remedy"):

@@ -85,7 +85,7 @@ def test_pooled_restores_batches_of_24(cifar: Dataset, activation: str) -> None:
     assert mean_score(ILRGPooled(), cifar, 24, make=lambda t: lenet5(t, activation=activation)) >= 0.995
 
 
-def test_pooled_restores_fcn3(cifar: Dataset) -> None:
+def test_pooled_restores_fcn3() -> None:
     assert mean_score(ILRGPooled(), mnist_small(), 24, make=fcn3) >= 0.995
 
 
