@@ -25,6 +25,7 @@ from fedsim.errors import FedsimError
 from fedsim.experiment import Experiment
 from fedsim.federation import Federation
 from fedsim.interfaces import Attack, Defense, Metric
+from fedsim.models.batch_norm import set_batch_norm
 from fedsim.randomness import derived_seed
 from fedsim.runfolder import read_tensors, write_tensors
 from fedsim.types import Task
@@ -155,12 +156,15 @@ def client_setup(config_text: str, folder: Path) -> ClientSetup:
     config = _parse(config_text)
     data = _dataset(OmegaConf.to_yaml(config.data))
     shares, _ = read_tensors(folder / PARTITION_FILE)
+    rules, model = _federation(config), _model(config, data.task).to(config.device)
+    set_batch_norm(model, rules.batch_norm)
     return ClientSetup(
-        model=_model(config, data.task).to(config.device),
+        model=model,
         train=data.train,
         shares=tuple(shares[f"client_{i}"] for i in range(len(shares))),
-        federation=_federation(config),
+        federation=rules,
         defenses=_list(config.defense, Defense, "defense"),
+        num_classes=data.task.num_classes,
         seed=config.seed,
         device=str(config.device),
         threads=config.threads,

@@ -31,6 +31,7 @@ class ClientSetup:
     shares: tuple[Tensor, ...]  # indices of the images that each client owns
     federation: Federation
     defenses: tuple[Defense, ...]
+    num_classes: int
     seed: int
     device: str
     threads: int
@@ -76,7 +77,7 @@ def client_app(setup: Callable[[], ClientSetup], keep_truth: Callable[[Truth], N
 
 def local_round(
     setup: ClientSetup, sent: Weights, round: int, client: int
-) -> tuple[Weights, Truth, dict[str, int | float]]:
+) -> tuple[Weights, Truth, dict[str, int | float | list[int]]]:
     """Compute a client's reply: its gradient (fedsgd) or its update after the local steps (fedavg).
 
     Returns the reply, the private images and labels that were used, and what there is to disclose.
@@ -109,7 +110,11 @@ def local_round(
                 for name, parameter in model.named_parameters():
                     parameter.sub_(gradient[name], alpha=rules.local_lr)
     truth = Truth(round=round, client=client, images=torch.cat(images_seen), labels=torch.cat(labels_seen))
-    told: dict[str, int | float] = {"num_examples": len(truth.labels), "loss": sum(losses) / len(losses)}
+    told: dict[str, int | float | list[int]] = {
+        "num_examples": len(truth.labels),
+        "loss": sum(losses) / len(losses),
+        "class_counts": truth.labels.bincount(minlength=setup.num_classes).tolist(),
+    }
     if rules.mode == "fedsgd":
         return {name: tensor.cpu() for name, tensor in gradient.items()}, truth, told
     told |= {"learning_rate": rules.local_lr, "local_steps": rules.local_steps}

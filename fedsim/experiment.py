@@ -28,7 +28,7 @@ from fedsim.interfaces import Attack, Metric
 from fedsim.models.last_linear import last_features
 from fedsim.runfolder import RunFolder, ScoreRow, metric_lines, write_text
 from fedsim.server import ServerSetup, server_app
-from fedsim.types import Fault, Observation, Reconstruction, Task
+from fedsim.types import Fault, Interrupted, Observation, Reconstruction, Task
 
 log = logging.getLogger(__name__)
 FAULT = "fault"  # the metric name of a scores.csv line that reports a failure
@@ -110,12 +110,18 @@ def assess(experiment: Experiment, source: RunFolder, target: RunFolder) -> None
     """Attack every saved observation, keep the guesses, and score them against the truth."""
     rows, failed = [_fault_row(fault, experiment.attack_name) for fault in source.faults()], []
     total = source.count_observations()
-    model = copy.deepcopy(experiment.model)  # the attack's own, holding what was sent: alike in a replay
+    # The attack's own model, holding what was sent: alike in a replay.
+    model = copy.deepcopy(experiment.model).to(experiment.device)
     try:
         with progress.bar("attacks", total) as advance:
             for done, observation in enumerate(source.observations(), start=1):
                 load_weights(model, observation.sent)
-                found = _attack(experiment, model, observation)
+                try:
+                    found = _attack(experiment, model, observation)
+                except Interrupted as stop:  # what it has counts, and the run ends
+                    target.keep_guess(observation.round, observation.client, stop.guess)
+                    rows += _scores(experiment, source, observation, stop.guess)
+                    raise
                 if isinstance(found, Fault):
                     failed.append(found)
                     rows.append(_fault_row(found, experiment.attack_name))

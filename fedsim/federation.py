@@ -10,10 +10,11 @@ import torch
 from fedsim.data.batches import LAYOUTS
 from fedsim.data.partition import PARTITIONS
 from fedsim.errors import FedsimError
+from fedsim.models.batch_norm import BatchNormMode
 from fedsim.randomness import generator
 from fedsim.types import Kind
 
-DISCLOSABLE = ("num_examples", "learning_rate", "local_steps", "loss")
+DISCLOSABLE = ("num_examples", "learning_rate", "local_steps", "loss", "class_counts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,7 @@ class Federation:
     classes_per_client: int = 2  # pathological
     sampling: Literal["without_replacement", "with_replacement"] = "without_replacement"
     labels: str = "natural"  # layout of a batch's labels
+    batch_norm: BatchNormMode = "eval"  # statistics: running ones, or of the private batch (train)
     disclose: Sequence[str] = ("num_examples", "learning_rate", "local_steps")
     attacked_rounds: Sequence[int] | None = None  # None: all
     attacked_clients: Sequence[int] | None = None
@@ -51,6 +53,7 @@ class Federation:
         self._expect("partition", "one of " + ", ".join(PARTITIONS), self.partition in PARTITIONS)
         samplings = ("without_replacement", "with_replacement")
         self._expect("sampling", " or ".join(samplings), self.sampling in samplings)
+        self._expect("batch_norm", "eval or train", self.batch_norm in ("eval", "train"))
         self._expect("labels", "one of " + ", ".join(LAYOUTS), self.labels in LAYOUTS)
         self._expect("disclose", "some of " + ", ".join(DISCLOSABLE), _some_of(self.disclose, DISCLOSABLE))
         if self.mode == "fedsgd" and self.local_steps != 1:

@@ -11,10 +11,10 @@ _shown: list[Progress] = []  # the one live display: inner bars join the outer o
 
 
 @contextmanager
-def bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar while the block runs; call the yielded function with how much is done."""
+def bar(label: str, total: int) -> Iterator[Callable[..., None]]:
+    """Show a bar while the block runs; call the yielded function with how much is done, and a note."""
     if not sys.stderr.isatty():
-        yield lambda done: None
+        yield lambda done, note="": None
         return
     if not _shown:
         columns = (
@@ -34,6 +34,8 @@ def bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
     display = _shown[0]
     task = display.add_task(label, total=total)
     try:
-        yield lambda done: display.update(task, completed=done)
+        yield lambda done, note="": display.update(
+            task, completed=done, description=f"{label}: {note}" if note else label
+        )
     finally:
         display.remove_task(task)

@@ -124,7 +124,7 @@ class RunFolder:
         sent = folder / (_SENT.format(**place) + ".safetensors")
         if not sent.exists():
             write_tensors(sent, observation.sent)
-        told = ("kind", "learning_rate", "local_steps", "num_examples", "loss")
+        told = ("kind", "learning_rate", "local_steps", "num_examples", "loss", "class_counts", "batch_norm")
         notes = place | {name: getattr(observation, name) for name in told}
         write_tensors(folder / (_RECEIVED.format(**place) + ".safetensors"), observation.received, notes)
 
@@ -166,7 +166,7 @@ class RunFolder:
         """Save what an attack recovered."""
         values = {f.name: getattr(guess, f.name) for f in fields(guess)}
         tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
-        notes = {name: values[name] for name in ("trace", "seconds", "confidence")}
+        notes = {name: values[name] for name in ("trace", "seconds", "confidence", "embedding_layer")}
         write_tensors(self._place("guesses", round, client), tensors, notes)
 
     def guess(self, round: int, client: int) -> Reconstruction | None:

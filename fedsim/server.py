@@ -161,6 +161,8 @@ class ObservingStrategy(Strategy):
             local_steps=_count(disclosed, "local_steps"),
             num_examples=_count(disclosed, "num_examples"),
             loss=_number(disclosed, "loss"),
+            class_counts=_counts(disclosed, "class_counts"),
+            batch_norm=self.setup.federation.batch_norm,
         )
 
     def configure_evaluate(
@@ -250,3 +252,12 @@ def _count(disclosed: Mapping[str, object], name: str) -> int | None:
     if value is not None and (not isinstance(value, int) or value < 1):
         raise FedsimError(f"{name}: expected a whole number of at least 1, got {value!r}")
     return value
+
+
+def _counts(disclosed: Mapping[str, object], name: str) -> tuple[int, ...] | None:
+    value = disclosed.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(count, int) and count >= 0 for count in value):
+        raise FedsimError(f"{name}: expected a list of whole numbers, got {value!r}")
+    return tuple(value)

@@ -1,7 +1,7 @@
 """The values that pass between modules: frozen, keyword-only, checked when they are made."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -51,8 +51,12 @@ class Observation:
     local_steps: int | None = None
     num_examples: int | None = None
     loss: float | None = None
+    class_counts: Sequence[int] | None = None  # of each class; None: not disclosed
+    batch_norm: Literal["eval", "train"] = "eval"  # the rule of the federation, known to everybody
 
     def __post_init__(self) -> None:
+        if self.batch_norm not in ("eval", "train"):
+            raise FedsimError(f"batch_norm: expected 'eval' or 'train', got {self.batch_norm!r}")
         if self.kind not in ("gradient", "update"):
             raise FedsimError(f"kind: expected 'gradient' or 'update', got {self.kind!r}")
         if problem := reply_problem(self.received, self.sent):
@@ -82,9 +86,11 @@ class Reconstruction:
     """What an attack recovered; None: it did not recover this (or was given it)."""
 
     images: Tensor | None = None  # (N, C, H, W) in [0, 1]
+    labels: Tensor | None = None  # (N,) int64: of each of these images
     class_presence: Tensor | None = None  # (num_classes,) bool: which classes are in the batch
     class_counts: Tensor | None = None  # (num_classes,) int64: how many of each
-    embeddings: Tensor | None = None  # (num_classes or N, features): inputs of the last layer
+    embeddings: Tensor | None = None  # (num_classes, features): mean inputs of the last layer, by class
+    embedding_layer: str | None = None  # a name: `embeddings` are (N, features), inputs of this linear layer
     probabilities: Tensor | None = None  # (num_classes, num_classes): mean softmax of each class's examples
     trace: tuple[float, ...] = ()  # the attack's own objective over its iterations
     seconds: float = 0.0
@@ -107,6 +113,14 @@ class Reconstruction:
                 "class_presence: expected one bool for each class, "
                 f"got {self.class_presence.dtype} {tuple(self.class_presence.shape)}"
             )
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C in the middle of an attack that has something to show for it."""
+
+    def __init__(self, guess: Reconstruction) -> None:
+        super().__init__()
+        self.guess = guess
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -19,6 +19,7 @@ TOLD = {
     "learning_rate": "its learning rate",
     "local_steps": "its number of local steps",
     "loss": "its loss",
+    "class_counts": "its class counts",
 }
 LISTED = 400  # scores in the long table; scores.csv has all
 

@@ -1,0 +1,124 @@
+"""The first linear layers of a model: their gradients are sums of outer products with what enters them."""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedsim.errors import FedsimError
+from fedsim.types import Observation, Task
+
+RANK_TOLERANCE = 1e-6  # of the largest singular value: float32 gradients carry about 1e-7
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LinearLayer:
+    """z = W x + b as it was sent, and its gradient, in float64; [G | g] = D^T [X | 1]."""
+
+    name: str
+    weight: Tensor  # (out, in)
+    bias: Tensor
+    weight_gradient: Tensor
+    bias_gradient: Tensor
+    task_shape: tuple[int, int, int] | None  # of the images, where x is an image in normalised units
+
+    @property
+    def augmented(self) -> Tensor:
+        """The gradient of weight and bias side by side."""
+        return torch.cat([self.weight_gradient, self.bias_gradient[:, None]], dim=1)
+
+    @property
+    def rank(self) -> int:
+        """The number of examples behind the gradient, as far as it shows."""
+        values = torch.linalg.svdvals(self.augmented)
+        return int((values > RANK_TOLERANCE * values[0]).sum())
+
+
+def linear_chain(
+    model: nn.Module, task: Task, observation: Observation
+) -> tuple[list[LinearLayer], list[Callable[[Tensor], Tensor]]]:
+    """Return the linear layers that end the model, in order, and what acts between each and the next.
+
+    They are found by running the model once and noting which modules act in which order. Layers before
+    the first linear one (convolutions) are left alone: then its inputs are features, not images.
+    """
+    calls = list[tuple[str, nn.Module, Tensor, Tensor]]()
+
+    def note(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+        return lambda module, inputs, output: calls.append((name, module, inputs[0], output))
+
+    leaves = [(name, module) for name, module in model.named_modules() if not list(module.children())]
+    handles = [module.register_forward_hook(note(name)) for name, module in leaves]
+    own = next(model.parameters())
+    probe = torch.rand(2, *task.input_shape, generator=torch.Generator().manual_seed(0)).to(own)
+    try:
+        with torch.no_grad():
+            model(probe)
+    finally:
+        for handle in handles:
+            handle.remove()
+    places = [i for i, (_, module, _, _) in enumerate(calls) if isinstance(module, nn.Linear)]
+    if not places:
+        raise FedsimError("the model has no linear layer, whose inputs this attack reads. Remedy: attack=ig.")
+    shift = [torch.tensor(values).view(1, -1, 1, 1).to(own) for values in (task.mean, task.std)]
+    entering = calls[places[0]][2]
+    is_image = entering.shape[1:].numel() == probe[0].numel() and torch.allclose(
+        entering.flatten(1), ((probe - shift[0]) / shift[1]).flatten(1), atol=1e-5
+    )
+    layers = [
+        _layer(calls[place][0], observation, task.input_shape if number == 0 and is_image else None)
+        for number, place in enumerate(places)
+    ]
+    between = [
+        _composed([module for _, module, _, _ in calls[left + 1 : right]])
+        for left, right in itertools.pairwise(places)
+    ]
+    return layers, between
+
+
+def input_span(layer: LinearLayer, size: int) -> tuple[Tensor, Tensor]:
+    """Return origin and orthonormal basis (size - 1, in) of the affine space of a layer's inputs."""
+    point, directions = affine_span(row_space(layer.augmented, size))
+    return point[:-1], directions[:, :-1]
+
+
+def row_space(matrix: Tensor, rank: int) -> Tensor:
+    """Return an orthonormal basis (rank, columns) of the leading row space."""
+    rows: Tensor = torch.linalg.svd(matrix, full_matrices=False)[2]
+    return rows[:rank]
+
+
+def affine_span(basis: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the vectors of a row space whose last entry is 1: a point, and orthonormal directions."""
+    last = basis[:, -1]
+    point = (last / last.dot(last)) @ basis
+    directions = torch.linalg.svd(last[None])[2][1:] @ basis  # the last entry of each is zero
+    return point, directions
+
+
+def _layer(name: str, observation: Observation, shape: tuple[int, int, int] | None) -> LinearLayer:
+    weight, bias = f"{name}.weight", f"{name}.bias"
+    if bias not in observation.sent:
+        raise FedsimError(
+            f"linear layer {name!r} has no bias, whose gradient fixes the scale of its inputs. "
+            "Remedy: a model with biases, or attack=ig."
+        )
+    return LinearLayer(
+        name=name,
+        weight=observation.sent[weight].double(),
+        bias=observation.sent[bias].double(),
+        weight_gradient=observation.received[weight].double(),
+        bias_gradient=observation.received[bias].double(),
+        task_shape=shape,
+    )
+
+
+def _composed(modules: list[nn.Module]) -> Callable[[Tensor], Tensor]:
+    def act(values: Tensor) -> Tensor:
+        for module in modules:
+            values = module(values)
+        return values
+
+    return act

@@ -1,0 +1,276 @@
+"""Images whose gradient is the observed one: gradient matching, assembled from parts.
+
+What leaks: the images of the batch, and their labels where they are searched for too.
+Paper: Zhu et al., Deep Leakage from Gradients (NeurIPS 2019); Geiping et al., Inverting Gradients
+    (NeurIPS 2020); Yin et al., See through Gradients (CVPR 2021); labels as in Ma et al. (ICLR 2023).
+Assumes: the loss is cross-entropy; the batch size is disclosed or restored; an update's local steps are
+    disclosed (they are played inside the objective).
+Fails: gently with many images, repeated labels, deep and trained models, noise and sparse gradients.
+"""
+
+import functools
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from attacks.privacy.matching.labels import FixedLabels, Joint, LabelSource
+from attacks.privacy.matching.linear_layers import linear_chain
+from attacks.privacy.matching.objectives import Objective
+from attacks.privacy.matching.optimisers import Optimiser
+from attacks.privacy.matching.parametrisations import Pixels, Span
+from attacks.privacy.matching.priors import Prior
+from attacks.privacy.matching.problem import Problem, Variables, local_steps, private_copy
+from attacks.privacy.matching.starts import Start
+from attacks.privacy.matching.watch import Diverged, TimeIsUp, Watch
+from fedsim import progress
+from fedsim.errors import FedsimError
+from fedsim.interfaces import Attack
+from fedsim.randomness import generator
+from fedsim.types import Interrupted, Observation, Reconstruction, Task
+
+log = logging.getLogger(__name__)
+ATTEMPTS = 3  # new seeds for a restart that diverges
+TRACE = 500  # points that are kept of an objective's curve
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Found:
+    """The end of one search."""
+
+    variables: Variables
+    value: float
+    trace: list[float]
+
+
+class Matching(Attack):
+    """Gradient matching: an objective, priors, labels, a start, an optimiser, restarts."""
+
+    def __init__(
+        self,
+        *,
+        objective: Objective,
+        labels: LabelSource,
+        start: Start,
+        optimiser: Optimiser,
+        priors: Sequence[Prior] = (),
+        first: Attack | None = None,
+        parametrisation: str = "pixels",
+        restarts: int = 1,
+        candidates: int = 1,
+        seconds: float | None = None,
+        layers: Sequence[str] | None = None,
+        known_only: bool = False,
+        double: bool = False,
+        seed: int = 0,
+    ) -> None:
+        """Put the parts together.
+
+        first: an attack whose images to start from. parametrisation: `pixels`, or `span` for models whose
+        first layer is linear. candidates: guesses that are searched together (group consistency).
+        seconds: time budget for a batch. layers: beginnings of the names of the tensors to compare.
+        known_only: leave out entries that are exactly zero, as a sparsifying client sends them.
+        """
+        for name, value in (("restarts", restarts), ("candidates", candidates)):
+            if not isinstance(value, int) or value < 1:
+                raise FedsimError(f"attack.{name}: expected a whole number of at least 1, got {value!r}")
+        if parametrisation not in ("pixels", "span"):
+            raise FedsimError(f"attack.parametrisation: expected pixels or span, got {parametrisation!r}")
+        if seconds is not None and not seconds > 0:
+            raise FedsimError(f"attack.seconds: expected a positive number or null, got {seconds!r}")
+        self.objective = objective
+        self.labels = labels
+        self.start = start
+        self.optimiser = optimiser
+        self.priors = tuple(priors)
+        self.first = first
+        self.parametrisation = parametrisation
+        self.restarts = restarts
+        self.candidates = candidates
+        self.seconds = math.inf if seconds is None else seconds
+        self.layers = None if layers is None else tuple(layers)
+        self.known_only = known_only
+        self.dtype = torch.float64 if double else torch.float32
+        self.seed = seed
+
+    def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
+        """Search for the images of the observed batch."""
+        started = time.perf_counter()
+        fixed = self.labels.fixed(model, task, observations)
+        begun = self._begin_with(model, task, observations)
+        if fixed is not None and begun is not None and begun.labels is not None:
+            fixed = FixedLabels(labels=_agreeing(fixed.labels, begun.labels), recovered=fixed.recovered)
+        problem = self._problem(model, task, observations[-1], fixed)
+        best: Found | None = None
+        interrupted = False
+        with progress.bar("matching", self.restarts * self.optimiser.iterations) as advance:
+            for number in range(self.restarts):
+                shown = functools.partial(_advance, advance, number * self.optimiser.iterations)
+                watch = Watch(started + self.seconds, shown)
+                try:
+                    found = self._search(problem, begun, number, watch)
+                except KeyboardInterrupt:
+                    interrupted, found = True, _end(watch)
+                if found is not None and (best is None or found.value < best.value):
+                    best = found
+                if interrupted or time.perf_counter() > started + self.seconds:
+                    break
+        if best is None:
+            if interrupted:
+                raise KeyboardInterrupt
+            raise FedsimError(
+                f"the search diverged from {ATTEMPTS} seeds in each of {self.restarts} restarts. "
+                "Remedy: a smaller attack.optimiser.step."
+            )
+        guess = self._reconstruction(problem, best, fixed, time.perf_counter() - started)
+        if interrupted:
+            raise Interrupted(guess)
+        return guess
+
+    def _begin_with(
+        self, model: nn.Module, task: Task, observations: Sequence[Observation]
+    ) -> Reconstruction | None:
+        """Return what `first` recovers; one that fails only costs the search its good start."""
+        if self.first is None:
+            return None
+        try:
+            return self.first.run(model, task, observations)
+        except FedsimError as error:
+            log.warning("attack.first: %s; the search begins at random", error)
+            return None
+
+    def _problem(
+        self, model: nn.Module, task: Task, observation: Observation, fixed: FixedLabels | None
+    ) -> Problem:
+        device = next(model.parameters()).device
+        own = private_copy(model, observation, self.dtype, device)
+        size = observation.num_examples
+        if size is None and fixed is not None:
+            size = len(fixed.labels)
+        if size is None:
+            raise FedsimError(
+                "attack: the clients do not disclose their batch size. Remedy: add num_examples to "
+                "federation.disclose, or take labels from a label attack, which estimates it."
+            )
+        if fixed is not None and len(fixed.labels) != size:
+            raise FedsimError(f"attack.labels: expected {size} labels, got {len(fixed.labels)}")
+        used = tuple(
+            self.layers is None or any(name.startswith(layer) for layer in self.layers)
+            for name, _ in own.named_parameters()
+        )
+        if not any(used):
+            raise FedsimError(
+                f"attack.layers: no parameter begins with any of {list(self.layers or ())}. "
+                f"Remedy: some of {', '.join(name for name, _ in own.named_parameters())}."
+            )
+        received = [observation.received[name] for name, _ in own.named_parameters()]
+        target = tuple(
+            tensor.to(device=device, dtype=self.dtype)
+            for tensor, is_used in zip(received, used, strict=True)
+            if is_used
+        )
+        if not any(bool(tensor.any()) for tensor in target):
+            raise FedsimError("the gradient to match is zero everywhere: it holds nothing to recover")
+        steps, learning_rate = local_steps(observation)
+        if size % steps:
+            raise FedsimError(f"{size} examples do not divide into {steps} local steps of equal batches")
+        parametrisation = Pixels(task)
+        if self.parametrisation == "span":
+            parametrisation = Span(task, linear_chain(model, task, observation)[0][0], size)
+        return Problem(
+            task=task,
+            model=own,
+            target=target,
+            used=used,
+            known=tuple((tensor != 0).to(self.dtype) for tensor in target) if self.known_only else None,
+            size=size,
+            candidates=self.candidates,
+            steps=steps,
+            learning_rate=learning_rate,
+            labels=None if fixed is None else fixed.labels.to(device),
+            parametrisation=parametrisation.to(device=device, dtype=self.dtype),
+            distance=self.objective.towards(target),
+            penalties=tuple(prior.on(own) for prior in self.priors),
+        )
+
+    def _search(
+        self, problem: Problem, begun: Reconstruction | None, number: int, watch: Watch
+    ) -> Found | None:
+        """Run one restart; one that diverges begins again from a new seed."""
+        for attempt in range(ATTEMPTS):
+            random = generator(self.seed, "matching", number, attempt)
+            try:
+                self.optimiser.minimise(problem, self._begin(problem, begun, random), watch)
+            except TimeIsUp:
+                pass
+            except Diverged:
+                log.warning("restart %d diverged after %d steps: begins again", number, len(watch.trace))
+                watch.forget()
+                continue
+            return _end(watch)
+        return None
+
+    def _begin(self, problem: Problem, begun: Reconstruction | None, random: torch.Generator) -> Variables:
+        """Return first variables: drawn images, the first of them replaced by those of `first`."""
+        images = self.start.draw(problem.candidates * problem.size, problem.task, random)
+        images = images.to(problem.parametrisation.mean)
+        if begun is not None and begun.images is not None:
+            known = begun.images[: problem.size].to(images)
+            known = (known - problem.parametrisation.mean) / problem.parametrisation.std
+            for part in torch.split(images, problem.size):
+                part[: len(known)] = known
+        variables = [problem.parametrisation.point(images)]
+        if problem.labels is None:
+            assert isinstance(self.labels, Joint)
+            variables.append(self.labels.draw(problem.size, problem.task, random).to(images))
+        return variables
+
+    def _reconstruction(
+        self, problem: Problem, best: Found, fixed: FixedLabels | None, seconds: float
+    ) -> Reconstruction:
+        """Choose the candidate whose gradient is nearest, and say what was recovered."""
+        variables = [variable.detach() for variable in best.variables]
+        labels = problem.labels_of(variables)
+        parts = torch.split(problem.parametrisation.images(variables[0]), problem.size)
+        residuals = [problem.residual(part, labels) for part in parts]
+        chosen = min(range(len(parts)), key=residuals.__getitem__)
+        pixels = problem.parametrisation.pixels(parts[chosen]).clamp(0, 1).float().cpu()
+        if fixed is not None:
+            labelled = fixed.recovered or Reconstruction()
+        else:
+            assert isinstance(self.labels, Joint)
+            labelled = self.labels.read(variables[1], problem.size)
+        return Reconstruction(
+            images=pixels,
+            class_counts=labelled.class_counts,
+            class_presence=labelled.class_presence,
+            trace=tuple(best.trace[:: -(-len(best.trace) // TRACE)]),
+            confidence=residuals[chosen],
+            seconds=seconds,
+        )
+
+
+def _advance(advance: Callable[..., None], before: int, done: int, note: str) -> None:
+    advance(before + done, note)
+
+
+def _end(watch: Watch) -> Found | None:
+    if not watch.best:
+        return None
+    return Found(variables=watch.best, value=watch.value, trace=watch.trace)
+
+
+def _agreeing(labels: Tensor, begun: Tensor) -> Tensor:
+    """Order labels so that images to start from keep the labels that came with them."""
+    left, ordered = labels.tolist(), list[int]()
+    for label in begun.tolist()[: len(left)]:
+        if label in left:
+            left.remove(label)
+            ordered.append(label)
+        else:  # the two disagree: the one that saw this image is trusted
+            ordered.append(label)
+    return torch.tensor((ordered + left)[: len(labels)], dtype=torch.int64)

@@ -1,0 +1,294 @@
+"""Whole batches, exactly, from the gradients of two successive linear layers of an honest model.
+
+What leaks: every image of the batch to float precision, with its label, where the model is fully connected;
+    the features into the first linear layer, example by example, behind convolutions.
+Paper: none; beyond Geiping et al. (NeurIPS 2020) and the sparsity argument of SPEAR (Dimitrov et al., 2024).
+    One example alone is the classic division of a linear layer's gradients.
+Assumes: two linear layers with biases in a row, the first of at least about 4 K units, the second of at
+    least K; one gradient step. Any activation, trained or not; neither labels nor batch size needed.
+Fails: with K near a quarter of the width or more, behind noise and sparsification, on several local steps.
+
+Let [G1 | g1] = D1^T [X | 1] and [G2 | g2] = D2^T [A | 1] be the gradients of both layers, where A is
+f(X W1^T + b1). The rows of [X | 1] span the row space of the first, those of [A | 1] the row space of the
+second. So an image of the batch is a point x of the first space (K - 1 unknowns) whose [f(W1 x + b1) | 1]
+lies in the second: as many equations as the layer has units, for each image on its own. Damped Gauss-Newton
+from random starts finds one image or another. Each image found is then peeled off: its rows of D1 and D2 are
+the one solution of d1 = f'(z) * (W2^T d2) in the two column spaces, its outer products are subtracted, and
+the search goes on in a smaller space.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from attacks.privacy.matching.linear_layers import LinearLayer, affine_span, linear_chain, row_space
+from fedsim import progress
+from fedsim.errors import FedsimError
+from fedsim.interfaces import Attack
+from fedsim.models.last_linear import last_features, last_linear_name
+from fedsim.randomness import generator
+from fedsim.types import Observation, Reconstruction, Task
+
+log = logging.getLogger(__name__)
+SAME = 1e-3  # of the typical length: two points nearer than this are one image
+PATIENCE = 12  # rounds of starts without a new image before the search ends
+Activation = Callable[[Tensor], Tensor]
+
+
+class Peeling(Attack):
+    """Exact batches from two linear layers: find an image, subtract it, go on."""
+
+    def __init__(
+        self,
+        *,
+        starts: int = 64,
+        steps: int = 20,
+        tolerance: float = 1e-4,
+        seconds: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Set the random starts of a round, the steps from each, and the residual that passes for an image.
+
+        tolerance: distance from the second layer's space. Exact gradients give 1e-6, wrong points 1e-1.
+        """
+        self.starts = starts
+        self.steps = steps
+        self.tolerance = tolerance
+        self.seconds = math.inf if seconds is None else seconds
+        self.seed = seed
+
+    def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
+        """Recover the inputs of the first linear layer, one by one."""
+        started = time.perf_counter()
+        observation = observations[-1]
+        layers, between = linear_chain(model, task, observation)
+        size = observation.num_examples or layers[0].rank
+        if size > 1 and len(layers) < 2:
+            raise FedsimError(
+                "peeling a batch needs two linear layers in a row, and the model has one. Remedy: attack=ig."
+            )
+        second, act = (layers[1], between[0]) if size > 1 else (layers[0], nn.Identity())
+        peel = Peel.of(layers[0], second, act, size)
+        random, idle = generator(self.seed, "peeling"), 0
+        with progress.bar("peeling", size) as advance:
+            while len(peel.inputs) < size and idle < PATIENCE:
+                if time.perf_counter() > started + self.seconds:
+                    break
+                fresh = peel.search(self.starts, self.steps, self.tolerance, random)
+                idle = 0 if fresh else idle + 1
+                advance(len(peel.inputs))
+        inputs = peel.inputs
+        if not len(inputs):
+            raise FedsimError(
+                f"none of the {size} inputs of layer {layers[0].name!r} was found. Remedy: attack=ig; "
+                "peeling needs exact gradients of one step, and four times as many units as images."
+            )
+        if len(inputs) < size:
+            log.warning("found %d of %d inputs of layer %r", len(inputs), size, layers[0].name)
+        rows = inputs[:, :-1].float()
+        if layers[0].task_shape is None:
+            return Reconstruction(
+                embeddings=rows,
+                embedding_layer=layers[0].name,
+                confidence=peel.residual,
+                seconds=time.perf_counter() - started,
+            )
+        mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (task.mean, task.std))
+        images = inputs[:, :-1].view(-1, *task.input_shape) * std.double() + mean.double()
+        labels = read_labels(model, task, observation, images.float()) if len(images) == size else None
+        return Reconstruction(
+            images=images.clamp(0, 1).float(),
+            labels=labels,
+            class_counts=None if labels is None else labels.bincount(minlength=task.num_classes),
+            class_presence=None if labels is None else labels.bincount(minlength=task.num_classes) > 0,
+            confidence=peel.residual,
+            seconds=time.perf_counter() - started,
+        )
+
+
+@dataclass(eq=False)
+class Peel:
+    """The two layers' gradients, and what was found in them so far."""
+
+    first: Tensor  # [G1 | g1]
+    second: Tensor  # [G2 | g2]
+    weight: Tensor  # [W1 | b1]
+    next_weight: Tensor  # W2
+    act: Activation
+    size: int
+    columns: tuple[Tensor, Tensor]  # orthonormal bases of both gradients' column spaces
+    whole: "Membership"
+    inputs: Tensor  # (found, in + 1): [x | 1]
+    outputs: Tensor  # (found, out + 1): [f(z) | 1]
+    errors: Tensor  # (found, out): rows of D1
+    next_errors: Tensor  # (found, next out): rows of D2
+    residuals: list[float] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, first: LinearLayer, second: LinearLayer, act: Activation, size: int) -> "Peel":
+        """Begin with the layers' whole gradients."""
+        weight = torch.cat([first.weight, first.bias[:, None]], dim=1)
+        one, two = first.augmented, second.augmented
+        columns = tuple(torch.linalg.svd(m, full_matrices=False)[0][:, :size] for m in (one, two))
+        return cls(
+            first=one,
+            second=two,
+            weight=weight,
+            next_weight=second.weight,
+            act=act,
+            size=size,
+            columns=(columns[0], columns[1]),
+            whole=Membership(one, two, weight, act, size),
+            inputs=one.new_empty(0, one.shape[1]),
+            outputs=one.new_empty(0, two.shape[1]),
+            errors=one.new_empty(0, len(one)),
+            next_errors=one.new_empty(0, len(two)),
+        )
+
+    @property
+    def scale(self) -> float:
+        """The typical length of an input, from the pooled one."""
+        bias = self.first[:, -1]
+        return float((bias @ self.first[:, :-1]).norm() / bias.dot(bias))
+
+    @property
+    def residual(self) -> float:
+        """The worst distance of a found input's activations from their space, or what is left of G1."""
+        explained = torch.linalg.lstsq(self.inputs.T, self.first.T).solution.T @ self.inputs
+        unexplained = float((self.first - explained).norm() / self.first.norm())
+        return max([unexplained, *self.residuals])
+
+    def search(self, starts: int, steps: int, tolerance: float, random: torch.Generator) -> int:
+        """Look for inputs that are left, from random starts; return how many new ones were found."""
+        left = self.size - len(self.inputs)
+        first = self.first - self.errors.T @ self.inputs
+        if left == 1:  # one outer product: its rows are the input
+            row = row_space(first, 1)[0]
+            candidates = (row / row[-1])[None]
+        else:
+            rest = Membership(
+                first, self.second - self.next_errors.T @ self.outputs, self.weight, self.act, left
+            )
+            spread = torch.empty(starts, 1).uniform_(math.log(0.5), math.log(4), generator=random).exp()
+            lengths = spread.double() * self.scale / math.sqrt(left - 1)
+            points = torch.randn(starts, left - 1, generator=random, dtype=torch.float64) * lengths
+            points, residuals = rest.descend(points, steps)
+            candidates = rest.inputs(points[residuals < 30 * tolerance])
+        before = len(self.inputs)
+        if self.size == 1:
+            self.inputs = candidates
+        elif len(candidates):
+            # The peeled gradients carry the errors of all subtractions; the whole ones do not.
+            points, residuals = self.whole.descend(self.whole.points(self._distinct(candidates)), 8)
+            for point, residual in zip(points, residuals.tolist(), strict=True):
+                if residual < tolerance:
+                    self._keep(point, residual)
+        return len(self.inputs) - before
+
+    def _distinct(self, candidates: Tensor) -> Tensor:
+        kept = list[Tensor]()
+        for row in candidates:
+            if all(float((row - other).norm()) > SAME * self.scale for other in (*kept, *self.inputs)):
+                kept.append(row)
+        return torch.stack(kept) if kept else candidates[:0]
+
+    def _keep(self, point: Tensor, residual: float) -> None:
+        """Add an input, with the rows of D1 and D2 that belong to it."""
+        row = self.whole.inputs(point[None])
+        if len(self._distinct(row)) == 0:
+            return
+        values = row @ self.weight.T
+        slopes = derivative(self.act, values)[0]
+        one, two = self.columns
+        system = torch.cat([one, -slopes[:, None] * (self.next_weight.T @ two)], dim=1)
+        null = torch.linalg.svd(system, full_matrices=False)[2][-1]
+        error, next_error = one @ null[: self.size], two @ null[self.size :]
+        # [G1 | g1] = D1^T [X | 1], so the input is 1 on its own error through the pseudo-inverse.
+        through = torch.linalg.lstsq(self.first @ self.whole.basis.T, error[:, None]).solution[:, 0]
+        factor = 1 / through.dot(self.whole.basis @ row[0])
+        self.residuals.append(residual)
+        self.inputs = torch.cat([self.inputs, row])
+        self.outputs = torch.cat([self.outputs, with_one(self.act(values))])
+        self.errors = torch.cat([self.errors, factor * error[None]])
+        self.next_errors = torch.cat([self.next_errors, factor * next_error[None]])
+
+
+class Membership:
+    """Points of the first layer's input space, and how far their activations are from the second's."""
+
+    def __init__(self, first: Tensor, second: Tensor, weight: Tensor, act: Activation, rank: int) -> None:
+        """Read both spaces from the gradients."""
+        self.basis = row_space(first, rank)
+        self.goal = row_space(second, rank)
+        self.origin, self.directions = affine_span(self.basis)
+        self.slant, self.offset = self.directions @ weight.T, self.origin @ weight.T
+        self.act = act
+
+    def inputs(self, points: Tensor) -> Tensor:
+        """Return the inputs [x | 1] with these coordinates."""
+        return points @ self.directions + self.origin
+
+    def points(self, inputs: Tensor) -> Tensor:
+        """Return the coordinates of inputs [x | 1]."""
+        return (inputs - self.origin) @ self.directions.T
+
+    def descend(self, points: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        """Take damped Gauss-Newton steps from all points at once; return them with relative residuals."""
+        damping = points.new_full((len(points),), 0.1)
+        losses, squares, slopes = self._normal_equations(points)
+        identity = torch.eye(points.shape[1], dtype=points.dtype)
+        for _ in range(steps):
+            ridge = damping * squares.diagonal(dim1=1, dim2=2).mean(dim=1)
+            moved = points - torch.linalg.solve(squares + ridge[:, None, None] * identity, slopes)
+            new_losses, new_squares, new_slopes = self._normal_equations(moved)
+            better = new_losses < losses
+            points = torch.where(better[:, None], moved, points)
+            losses = torch.where(better, new_losses, losses)
+            squares = torch.where(better[:, None, None], new_squares, squares)
+            slopes = torch.where(better[:, None], new_slopes, slopes)
+            damping = torch.where(better, damping / 5, damping * 3).clamp(1e-12, 1e8)
+        return points, losses.sqrt()
+
+    def _normal_equations(self, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        values = points @ self.slant + self.offset
+        outputs = with_one(self.act(values))
+        gaps = outputs - (outputs @ self.goal.T) @ self.goal
+        jacobians = self.slant * derivative(self.act, values)[:, None, :]
+        inside = jacobians @ self.goal[:, :-1].T
+        squares = jacobians @ jacobians.mT - inside @ inside.mT
+        slopes = (jacobians @ gaps[:, :-1, None])[:, :, 0]
+        return gaps.square().sum(dim=1) / outputs.square().sum(dim=1), squares, slopes
+
+
+def with_one(rows: Tensor) -> Tensor:
+    """Append a 1 to every row: the input of the bias."""
+    return torch.cat([rows, rows.new_ones(len(rows), 1)], dim=1)
+
+
+def derivative(act: Activation, values: Tensor) -> Tensor:
+    """Return the derivative of an elementwise activation."""
+    values = values.detach().requires_grad_()
+    with torch.enable_grad():
+        return torch.autograd.grad(act(values).sum(), values)[0]
+
+
+def read_labels(model: nn.Module, task: Task, observation: Observation, images: Tensor) -> Tensor:
+    """Read the label of each image of a whole batch from the last layer's gradient.
+
+    [G | g] = D^T [E | 1] with D = (p - y) / K: embeddings E and probabilities p are known for known images.
+    """
+    embeddings, logits = last_features(model, task.input_shape, observation.sent, images)
+    name = last_linear_name(model, task.input_shape)
+    gradient = torch.cat(
+        [observation.received[f"{name}.weight"], observation.received[f"{name}.bias"][:, None]], dim=1
+    ).double()
+    if observation.kind == "update":
+        gradient = -gradient / (observation.learning_rate or 1.0)
+    errors = torch.linalg.lstsq(with_one(embeddings.double()).T, gradient.T).solution  # (K, C)
+    found: Tensor = (logits.double().softmax(dim=1) - len(images) * errors).argmax(dim=1)
+    return found

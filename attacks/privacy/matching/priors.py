@@ -1,0 +1,128 @@
+"""What images look like: penalties that steer gradient matching where the gradient leaves a choice.
+
+A prior is tied to a model once and then judges images in the model's normalised units, shaped
+(candidates, K, C, H, W): several candidates for the same batch may be searched together.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+
+class Prior:
+    """A penalty on candidate images."""
+
+    def on(self, model: nn.Module) -> Callable[[Tensor], Tensor]:
+        """Return the weighted penalty; it is asked right after `model` has seen the images."""
+        raise NotImplementedError
+
+
+class TotalVariation(Prior):
+    """Neighbouring pixels differ little: mean absolute difference along rows and columns.
+
+    Paper: Geiping et al., Inverting Gradients (NeurIPS 2020).
+    """
+
+    def __init__(self, *, weight: float = 1e-3) -> None:
+        """Set the weight of the penalty."""
+        self.weight = weight
+
+    def on(self, model: nn.Module) -> Callable[[Tensor], Tensor]:
+        """Return the total variation."""
+
+        def penalty(images: Tensor) -> Tensor:
+            across = (images[..., :, 1:] - images[..., :, :-1]).abs().mean()
+            down = (images[..., 1:, :] - images[..., :-1, :]).abs().mean()
+            return self.weight * (across + down)
+
+        return penalty
+
+
+class Length(Prior):
+    """Images are not too bright or dark: mean square in normalised units (l2).
+
+    Paper: Yin et al., See through Gradients (CVPR 2021).
+    """
+
+    def __init__(self, *, weight: float = 1e-6) -> None:
+        """Set the weight of the penalty."""
+        self.weight = weight
+
+    def on(self, model: nn.Module) -> Callable[[Tensor], Tensor]:
+        """Return the mean square."""
+        return lambda images: self.weight * images.square().mean()
+
+
+class BatchNormStatistics(Prior):
+    """The batch has the statistics that the BatchNorm layers ran on (deep inversion).
+
+    It needs a model whose running statistics were trained (model.checkpoint); fresh ones say nothing.
+    Paper: Yin et al., See through Gradients (CVPR 2021).
+    """
+
+    def __init__(self, *, weight: float = 0.1) -> None:
+        """Set the weight of the penalty."""
+        self.weight = weight
+
+    def on(self, model: nn.Module) -> Callable[[Tensor], Tensor]:
+        """Return the squared distance of the statistics entering each BatchNorm layer from its own."""
+        distances = list[Tensor]()
+
+        def compare(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            assert isinstance(layer, nn.modules.batchnorm._BatchNorm)
+            if layer.running_mean is None or layer.running_var is None:
+                return
+            entering = inputs[0].transpose(0, 1).flatten(1)
+            mean_gap = (entering.mean(dim=1) - layer.running_mean).square().sum()
+            distances.append(mean_gap + (entering.var(dim=1) - layer.running_var).square().sum())
+
+        layers = [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+        for layer in layers:
+            layer.register_forward_pre_hook(compare)  # on the attack's own copy of the model
+
+        def penalty(images: Tensor) -> Tensor:
+            if not distances:
+                return images.new_zeros(())
+            total = torch.stack(distances).mean()
+            distances.clear()
+            return self.weight * total
+
+        return penalty
+
+
+class GroupConsistency(Prior):
+    """Candidates for the same batch agree: squared distance of each from their mean.
+
+    Paper: Yin et al., See through Gradients (CVPR 2021), without its image registration.
+    """
+
+    def __init__(self, *, weight: float = 0.01) -> None:
+        """Set the weight of the penalty; it acts with attack.candidates of at least 2."""
+        self.weight = weight
+
+    def on(self, model: nn.Module) -> Callable[[Tensor], Tensor]:
+        """Return the mean squared distance from the candidates' mean image."""
+        return lambda images: self.weight * (images - images.mean(dim=0, keepdim=True)).square().mean()
+
+
+class Orthogonality(Prior):
+    """The images of a batch differ from each other: mean squared cosine between them.
+
+    Paper: Qian et al., Minimal Model Structure Analysis for Input Reconstruction (2020).
+    """
+
+    def __init__(self, *, weight: float = 0.1) -> None:
+        """Set the weight of the penalty."""
+        self.weight = weight
+
+    def on(self, model: nn.Module) -> Callable[[Tensor], Tensor]:
+        """Return the mean squared cosine of all pairs of a batch."""
+
+        def penalty(images: Tensor) -> Tensor:
+            rows = nn.functional.normalize(images.flatten(2), dim=2)
+            others = ~torch.eye(images.shape[1], dtype=torch.bool, device=images.device)
+            cosines = (rows @ rows.mT)[:, others]
+            return self.weight * cosines.square().sum() / max(1, cosines.numel())
+
+        return penalty

@@ -1,0 +1,122 @@
+"""Gradient matching as one function to minimise: variables -> images and labels -> gradient -> distance."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from attacks.privacy.matching.parametrisations import Pixels
+from fedsim.errors import FedsimError
+from fedsim.models.batch_norm import set_batch_norm
+from fedsim.types import Observation, Task, Weights
+
+Variables = list[Tensor]  # the point, and the label logits when they are searched for too
+Slopes = Callable[[Weights, Tensor, Tensor], Sequence[Tensor]]  # of the loss by the weights
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Problem:
+    """One private batch to find."""
+
+    task: Task
+    model: nn.Module  # the attack's own copy, holding what was sent
+    target: tuple[Tensor, ...]  # what came back, as far as it is compared
+    used: tuple[bool, ...]  # which of the model's parameters are compared
+    known: tuple[Tensor, ...] | None  # factors 0 for entries that the client left out
+    size: int  # images in the batch
+    candidates: int  # guesses at the same batch that are searched together
+    steps: int  # local steps between what was sent and what came back
+    learning_rate: float | None  # of these steps; None: what came back is a gradient
+    labels: Tensor | None  # (K,) when fixed
+    parametrisation: Pixels
+    distance: Callable[[Sequence[Tensor]], Tensor]
+    penalties: tuple[Callable[[Tensor], Tensor], ...]
+
+    def value(self, variables: Variables) -> Tensor:
+        """Return the objective, as its mean over the candidates, with the penalties."""
+        images = self.parametrisation.images(variables[0])
+        labels = self.labels_of(variables)
+        values = [self.distance(self.compared(part, labels)) for part in torch.split(images, self.size)]
+        total = values[0] if self.candidates == 1 else torch.stack(values).mean()
+        grouped = images.view(self.candidates, self.size, *images.shape[1:])
+        for penalty in self.penalties:
+            total = total + penalty(grouped)
+        return total
+
+    def value_and_slopes(self, variables: Variables) -> tuple[float, list[Tensor]]:
+        """Return the objective and its derivative by each variable."""
+        for variable in variables:
+            variable.requires_grad_(True)
+        value = self.value(variables)
+        return float(value.detach()), list(torch.autograd.grad(value, variables))
+
+    def labels_of(self, variables: Variables) -> Tensor:
+        """Return the fixed labels (K,), or the label vectors (K, C) of the searched logits."""
+        if self.labels is not None:
+            return self.labels
+        return variables[1].softmax(dim=1).expand(self.size, -1)
+
+    def compared(self, images: Tensor, labels: Tensor) -> list[Tensor]:
+        """Return what the client would have sent for these images, as far as it is compared."""
+        weights = dict(self.model.named_parameters())
+        return self.select(self.reply(self.parametrisation.pixels(images), labels, weights, self._slopes))
+
+    def reply(self, pixels: Tensor, labels: Tensor, weights: Weights, slopes: Slopes) -> Sequence[Tensor]:
+        """Return the client's gradient, or its update after the local steps, on these images."""
+        if self.learning_rate is None:
+            return slopes(weights, pixels, labels)
+        now: Mapping[str, Tensor] = weights
+        for some, theirs in zip(pixels.chunk(self.steps), labels.chunk(self.steps), strict=True):
+            steps = zip(now.items(), slopes(now, some, theirs), strict=True)
+            now = {name: tensor - self.learning_rate * slope for (name, tensor), slope in steps}
+        return [now[name] - tensor for name, tensor in weights.items()]
+
+    def select(self, reply: Sequence[Tensor]) -> list[Tensor]:
+        """Leave out what is not compared."""
+        kept = [tensor for tensor, used in zip(reply, self.used, strict=True) if used]
+        if self.known is None:
+            return kept
+        return [tensor * known.to(tensor) for tensor, known in zip(kept, self.known, strict=True)]
+
+    def residual(self, images: Tensor, labels: Tensor) -> float:
+        """Return the distance of the images' gradient from the observed one, relative to the latter."""
+        guess = self.compared(images, labels)
+        gap = sum(float((a - b).detach().square().sum()) for a, b in zip(guess, self.target, strict=True))
+        size = sum(float(tensor.square().sum()) for tensor in self.target)
+        return float((gap / size) ** 0.5) if size > 0 else float("inf")
+
+    def _slopes(self, weights: Weights, pixels: Tensor, labels: Tensor) -> Sequence[Tensor]:
+        values = tuple(weights.values())
+        own = values[0] is next(self.model.parameters())  # called plainly: functional_call costs a tenth
+        logits = self.model(pixels) if own else functional_call(self.model, dict(weights), (pixels,))
+        loss = functional.cross_entropy(logits, labels)
+        return torch.autograd.grad(loss, values, create_graph=True, materialize_grads=True)
+
+
+def private_copy(
+    model: nn.Module, observation: Observation, dtype: torch.dtype, device: torch.device
+) -> nn.Module:
+    """Return the model as the client ran it, in the attack's precision, free to be hooked and changed."""
+    own = copy.deepcopy(model).to(device=device, dtype=dtype).eval()
+    with torch.no_grad():
+        for name, parameter in own.named_parameters():
+            parameter.copy_(observation.sent[name])
+            parameter.requires_grad_(True)
+    set_batch_norm(own, observation.batch_norm)
+    return own
+
+
+def local_steps(observation: Observation) -> tuple[int, float | None]:
+    """Return how many local steps to play in the objective, and their learning rate."""
+    if observation.kind == "gradient":
+        return 1, None
+    if observation.learning_rate is None or observation.local_steps is None:
+        raise FedsimError(
+            "an update is matched by playing the client's local steps, and the clients do not disclose them. "
+            "Remedy: add learning_rate and local_steps to federation.disclose."
+        )
+    return observation.local_steps, observation.learning_rate
