@@ -1,0 +1,145 @@
+"""Levenberg-Marquardt on the difference of gradients: matching as the least-squares problem that it is."""
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, jvp, vjp, vmap
+from torch.nn import functional
+
+from attacks.privacy.matching.objectives import Euclidean
+from attacks.privacy.matching.optimisers import Optimiser, at_least_one
+from attacks.privacy.matching.problem import Problem, Variables
+from attacks.privacy.matching.watch import Watch
+from fedsim.errors import FedsimError
+from fedsim.types import Weights
+
+
+class LevenbergMarquardt(Optimiser):
+    """Gauss-Newton with damping on the difference of gradients: exact for smooth models with few unknowns.
+
+    Up to `dense` unknowns the Jacobian is built by forward mode, `chunk` columns at a time, in float32 while
+    the residual is large: it only shapes the step. Beyond, conjugate gradients use products alone.
+    """
+
+    def __init__(
+        self,
+        *,
+        iterations: int = 12,
+        damping: float = 0.01,
+        dense: int = 4096,
+        chunk: int = 128,
+        products: int = 200,
+    ) -> None:
+        """Set the number of steps, the first damping, and limits: of the dense form, of products a step."""
+        self.iterations = at_least_one("iterations", iterations)
+        self.damping = damping
+        self.dense = dense
+        self.chunk = chunk
+        self.products = products
+
+    def minimise(self, problem: Problem, variables: Variables, watch: Watch) -> None:
+        """Take damped Gauss-Newton steps until the residual stops falling."""
+        if problem.labels is None or problem.candidates > 1:
+            raise FedsimError(
+                "attack.optimiser: Levenberg-Marquardt needs fixed labels and one candidate. "
+                "Remedy: a label attack in attack.labels, attack.candidates=1."
+            )
+        exact, rough = residuals(problem, torch.float64), residuals(problem, torch.float32)
+        point = variables[0].detach().double()
+        gap = exact(point.flatten())
+        value, damping = float(gap.dot(gap)), self.damping
+        watch.see(value, [point])
+        for _ in range(self.iterations):
+            damping = min(damping, value)  # near the solution, steps are nearly undamped
+            if value > 1e-6:
+                solve = self._solver(rough, torch.float32, point, gap)
+            else:
+                solve = self._solver(exact, torch.float64, point, gap)
+            while True:
+                moved = point - solve(damping).view_as(point)
+                moved_gap = exact(moved.flatten())
+                moved_value = float(moved_gap.dot(moved_gap))
+                if moved_value < value or damping > 1e8:
+                    break
+                damping *= 4
+            if not moved_value < value:
+                return
+            fallen = moved_value / value
+            point, gap, value = moved, moved_gap, moved_value
+            damping = max(damping / 5, 1e-14)
+            watch.see(value, [point])
+            if fallen > 1 - 1e-6 or (value < 1e-12 and fallen > 0.3):  # the noise of float32 gradients
+                return
+
+    def _solver(
+        self, residual: "Residuals", dtype: torch.dtype, point: Tensor, gap: Tensor
+    ) -> Callable[[float], Tensor]:
+        """Return the damped step as a function of the damping."""
+        flat, gap = point.flatten().to(dtype), gap.to(dtype)
+        if flat.numel() <= self.dense:
+            units = torch.eye(len(flat), dtype=dtype, device=flat.device)
+            push = vmap(lambda unit: jvp(residual, (flat,), (unit,))[1])
+            transposed = torch.cat([push(some) for some in torch.split(units, self.chunk)])  # (n, rows)
+            square, slope = (transposed @ transposed.T).double(), (transposed @ gap).double()
+            ridge = square.diagonal().mean() * units.double()
+            return lambda damping: torch.linalg.solve(square + damping * ridge, slope)
+        pull = vjp(residual, flat)[1]
+
+        def square_times(direction: Tensor) -> Tensor:
+            product: Tensor = pull(jvp(residual, (flat,), (direction,))[1])[0]
+            return product
+
+        probe = torch.sign(torch.randn(len(flat), generator=torch.Generator().manual_seed(0))).to(flat)
+        size = probe.dot(square_times(probe)) / len(flat)  # estimates the mean of the diagonal
+        right = pull(gap)[0]
+        return lambda damping: conjugate_gradients(
+            lambda v: square_times(v) + damping * size * v, right, self.products
+        ).double()
+
+
+Residuals = Callable[[Tensor], Tensor]
+
+
+def residuals(problem: Problem, dtype: torch.dtype) -> Residuals:
+    """Return the layer-scaled difference of gradients as a function of the flat point, for forward mode."""
+    model = copy.deepcopy(problem.model).to(dtype)
+    shape = copy.deepcopy(problem.parametrisation).to(dtype)
+    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    target = [tensor.to(dtype) for tensor in problem.target]
+    scales = Euclidean(weighting="layer").scales(target)
+    labels = problem.labels
+    assert labels is not None
+
+    def loss(now: dict[str, Tensor], pixels: Tensor, theirs: Tensor) -> Tensor:
+        return functional.cross_entropy(functional_call(model, now, (pixels,)), theirs)
+
+    def slopes(now: Weights, pixels: Tensor, theirs: Tensor) -> list[Tensor]:
+        return list(grad(loss)(dict(now), pixels, theirs).values())
+
+    def difference(flat: Tensor) -> Tensor:
+        images = shape.images(flat.view(problem.size, -1))
+        guess = problem.select(problem.reply(shape.pixels(images), labels, weights, slopes))
+        parts = zip(guess, target, scales, strict=True)
+        return torch.cat([((mine - theirs) * scale).flatten() for mine, theirs, scale in parts])
+
+    return difference
+
+
+def conjugate_gradients(product: Callable[[Tensor], Tensor], wanted: Tensor, most: int) -> Tensor:
+    """Solve a positive definite system by products alone, to 1e-6 of the right side or `most` products."""
+    solution, left = torch.zeros_like(wanted), wanted.clone()
+    direction, size = left.clone(), left.dot(left)
+    enough = 1e-12 * size
+    for _ in range(most):
+        if size <= enough:
+            break
+        image = product(direction)
+        length = size / direction.dot(image)
+        solution += length * direction
+        left -= length * image
+        smaller = left.dot(left)
+        direction = left + (smaller / size) * direction
+        size = smaller
+    return solution
