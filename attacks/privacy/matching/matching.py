@@ -184,6 +184,7 @@ class Matching(Attack):
         return Problem(
             task=task,
             model=own,
+            weights=dict(own.named_parameters()),
             target=target,
             used=used,
             known=tuple((tensor != 0).to(self.dtype) for tensor in target) if self.known_only else None,

@@ -1,6 +1,7 @@
 """How far a guessed gradient is from the observed one: the objectives of gradient matching.
 
-An objective is tied to its target once, so that nothing about the target is computed twice.
+An objective is tied to its target once. It returns its value together with its derivative by the guessed
+gradient, worked out by hand: the search then needs no graph but that of the gradient itself.
 """
 
 import math
@@ -12,14 +13,16 @@ from torch import Tensor
 from fedsim.errors import FedsimError
 
 Gradient = Sequence[Tensor]  # one tensor a parameter, in the order of model.named_parameters()
+Distance = Callable[[Gradient], tuple[float, list[Tensor]]]  # value, and derivative by each tensor
 TINY = 1e-30
+INSIDE = 1 - 1e-7  # the slope of arccos is infinite at 1
 
 
 class Objective:
     """A distance from the observed gradient."""
 
-    def towards(self, target: Gradient) -> Callable[[Gradient], Tensor]:
-        """Return the distance of a guessed gradient from `target`, as a scalar that can be differentiated."""
+    def towards(self, target: Gradient) -> Distance:
+        """Return the distance of a guessed gradient from `target`, with its derivative by the guess."""
         raise NotImplementedError
 
 
@@ -31,23 +34,22 @@ class Euclidean(Objective):
         self.weighting = _one_of("weighting", weighting, ("none", "layer"))
 
     def scales(self, target: Gradient) -> list[float]:
-        """Return the factor of each tensor's residual; a tensor whose target is zero has the mean one."""
+        """Return the factor of each tensor's residual; a tensor whose target is zero has the typical one."""
         if self.weighting == "none":
             return [1.0] * len(target)
         norms = [float(torch.linalg.vector_norm(tensor)) for tensor in target]
         typical = math.sqrt(sum(norm**2 for norm in norms) / len(norms)) or 1.0
         return [1 / norm if norm > 1e-12 * typical else 1 / typical for norm in norms]
 
-    def towards(self, target: Gradient) -> Callable[[Gradient], Tensor]:
+    def towards(self, target: Gradient) -> Distance:
         """Return the weighted squared error from `target`."""
         weights = [scale**2 for scale in self.scales(target)]
 
-        def distance(guess: Gradient) -> Tensor:
-            parts = [
-                weight * (mine - theirs).square().sum()
-                for mine, theirs, weight in zip(guess, target, weights, strict=True)
-            ]
-            return torch.stack(parts).sum()
+        def distance(guess: Gradient) -> tuple[float, list[Tensor]]:
+            gaps: list[Tensor] = list(torch._foreach_sub(list(guess), list(target)))
+            value = sum(weight * square for weight, square in zip(weights, _squares(gaps), strict=True))
+            torch._foreach_mul_(gaps, [2 * weight for weight in weights])
+            return value, gaps
 
         return distance
 
@@ -63,25 +65,49 @@ class Cosine(Objective):
         self.weighting = _one_of("weighting", weighting, ("none", "layer"))
         self.angle = angle
 
-    def towards(self, target: Gradient) -> Callable[[Gradient], Tensor]:
+    def towards(self, target: Gradient) -> Distance:
         """Return the cosine distance from `target`."""
         flat = [tensor.flatten() for tensor in target]
-        squares = torch.stack([tensor.dot(tensor) for tensor in flat])
-        used = torch.ones(()) if self.weighting == "none" else (squares > 0).to(squares)
+        squares = _squares(flat)
+        whole = self.weighting == "none"
+        share = 1.0 if whole else 1 / max(1, sum(square > 0 for square in squares))
 
-        def distance(guess: Gradient) -> Tensor:
-            mine = [tensor.flatten() for tensor in guess]
-            products = torch.stack([left.dot(right) for left, right in zip(mine, flat, strict=True)])
-            lengths = torch.stack([tensor.dot(tensor) for tensor in mine])
-            if self.weighting == "none":
-                cosines = products.sum() / (lengths.sum() * squares.sum()).clamp(min=TINY).sqrt()
-            else:
-                cosines = products / (lengths * squares).clamp(min=TINY).sqrt()
-            # A shade inside: the slope of arccos is infinite at 1.
-            parts = (cosines * (1 - 1e-7)).acos() if self.angle else 1 - cosines
-            return (parts * used).sum() / used.sum()
+        def distance(guess: Gradient) -> tuple[float, list[Tensor]]:
+            rows = [tensor.flatten() for tensor in guess]
+            products = torch.stack(
+                [mine.dot(theirs) for mine, theirs in zip(rows, flat, strict=True)]
+            ).tolist()
+            terms = list(zip(products, _squares(rows), squares, strict=True))
+            if whole:
+                terms = [(sum(products), sum(length for _, length, _ in terms), sum(squares))]
+            total, toward, along = 0.0, list[float](), list[float]()
+            for product, length, square in terms:
+                size = math.sqrt(max(length * square, TINY))
+                value, slope = self._shape(product / size, share if square > 0 else 0.0)
+                total += value
+                # the derivative of a cosine by the guess: target / size - cosine guess / length
+                toward.append(slope / size)
+                along.append(-slope * product / size / max(length, TINY))
+            if whole:
+                toward, along = toward * len(rows), along * len(rows)
+            slopes: list[Tensor] = list(torch._foreach_mul(list(target), toward))
+            torch._foreach_add_(slopes, torch._foreach_mul(list(guess), along))
+            return total, slopes
 
         return distance
+
+    def _shape(self, cosine: float, share: float) -> tuple[float, float]:
+        """Return the distance of a cosine and its derivative, times its share."""
+        if not self.angle:
+            return share * (1 - cosine), -share
+        inside = max(-INSIDE, min(INSIDE, cosine * INSIDE))
+        return share * math.acos(inside), -share * INSIDE / math.sqrt(1 - inside**2)
+
+
+def _squares(tensors: Gradient) -> list[float]:
+    """Return the squared length of every tensor, in few calls: a call costs more than a small sum."""
+    lengths: list[float] = torch.stack(torch._foreach_norm(list(tensors))).double().tolist()
+    return [length**2 for length in lengths]
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:

@@ -8,6 +8,8 @@ from attacks.privacy.matching.problem import Problem, Variables
 from attacks.privacy.matching.watch import Watch
 from fedsim.errors import FedsimError
 
+BETAS = (0.9, 0.999)  # Adam's memory of slopes and of their squares
+
 
 class Optimiser:
     """A way to minimise a problem's objective."""
@@ -51,7 +53,9 @@ class Adam(Optimiser):
 
     def minimise(self, problem: Problem, variables: Variables, watch: Watch) -> None:
         """Walk down."""
-        optimiser = torch.optim.Adam(variables, lr=self.step)
+        # Written out: on one or two small tensors, torch.optim.Adam costs more than the arithmetic.
+        means = [torch.zeros_like(variable) for variable in variables]
+        squares = [torch.zeros_like(variable) for variable in variables]
         for iteration in range(self.iterations):
             value, slopes = problem.value_and_slopes(variables)
             watch.see(value, variables)
@@ -60,12 +64,14 @@ class Adam(Optimiser):
                 slopes[0].sign_()  # of the images alone: label vectors have no box to stay in
             elif self.sign == "soft":
                 slopes[0].mul_(1 - done).tanh_().div_(1 - done)
-            for variable, slope in zip(variables, slopes, strict=True):
-                variable.grad = slope
-            optimiser.param_groups[0]["lr"] = self.step * self._factor(done, iteration)
-            optimiser.step()
-            if self.box:
-                with torch.no_grad():
+            one, two = 1 - BETAS[0] ** (iteration + 1), 1 - BETAS[1] ** (iteration + 1)
+            step = self.step * self._factor(done, iteration) / one
+            with torch.no_grad():
+                for variable, slope, mean, square in zip(variables, slopes, means, squares, strict=True):
+                    mean.lerp_(slope, 1 - BETAS[0])
+                    square.mul_(BETAS[1]).addcmul_(slope, slope, value=1 - BETAS[1])
+                    variable.addcdiv_(mean, square.div(two).sqrt_().add_(1e-8), value=-step)
+                if self.box:
                     problem.parametrisation.keep_inside(variables[0])
 
     def _factor(self, done: float, iteration: int) -> float:

@@ -13,6 +13,8 @@ class Pixels(nn.Module):
 
     mean: Tensor
     std: Tensor
+    black: Tensor
+    white: Tensor
 
     def __init__(self, task: Task) -> None:
         """Prepare for the images of a task."""
@@ -20,6 +22,8 @@ class Pixels(nn.Module):
         self.shape = task.input_shape
         self.register_buffer("mean", torch.tensor(task.mean).view(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(task.std).view(1, -1, 1, 1))
+        self.register_buffer("black", -self.mean / self.std)
+        self.register_buffer("white", (1 - self.mean) / self.std)
 
     def point(self, images: Tensor) -> Tensor:
         """Return the point that stands for images in normalised units."""
@@ -35,7 +39,7 @@ class Pixels(nn.Module):
 
     def keep_inside(self, point: Tensor) -> None:
         """Move a point back to where pixels are in [0, 1]."""
-        torch.clamp(point, -self.mean / self.std, (1 - self.mean) / self.std, out=point)
+        torch.clamp(point, self.black, self.white, out=point)
 
 
 class Span(Pixels):

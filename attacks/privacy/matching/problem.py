@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from attacks.privacy.matching.objectives import Distance
 from attacks.privacy.matching.parametrisations import Pixels
+from attacks.privacy.matching.priors import Penalty
 from fedsim.errors import FedsimError
 from fedsim.models.batch_norm import set_batch_norm
 from fedsim.types import Observation, Task, Weights
@@ -24,6 +26,7 @@ class Problem:
 
     task: Task
     model: nn.Module  # the attack's own copy, holding what was sent
+    weights: Weights  # its parameters
     target: tuple[Tensor, ...]  # what came back, as far as it is compared
     used: tuple[bool, ...]  # which of the model's parameters are compared
     known: tuple[Tensor, ...] | None  # factors 0 for entries that the client left out
@@ -33,26 +36,30 @@ class Problem:
     learning_rate: float | None  # of these steps; None: what came back is a gradient
     labels: Tensor | None  # (K,) when fixed
     parametrisation: Pixels
-    distance: Callable[[Sequence[Tensor]], Tensor]
-    penalties: tuple[Callable[[Tensor], Tensor], ...]
-
-    def value(self, variables: Variables) -> Tensor:
-        """Return the objective, as its mean over the candidates, with the penalties."""
-        images = self.parametrisation.images(variables[0])
-        labels = self.labels_of(variables)
-        values = [self.distance(self.compared(part, labels)) for part in torch.split(images, self.size)]
-        total = values[0] if self.candidates == 1 else torch.stack(values).mean()
-        grouped = images.view(self.candidates, self.size, *images.shape[1:])
-        for penalty in self.penalties:
-            total = total + penalty(grouped)
-        return total
+    distance: Distance
+    penalties: tuple[Penalty, ...]
 
     def value_and_slopes(self, variables: Variables) -> tuple[float, list[Tensor]]:
-        """Return the objective and its derivative by each variable."""
+        """Return the objective, as its mean over the candidates, with the penalties; and its derivatives."""
         for variable in variables:
             variable.requires_grad_(True)
-        value = self.value(variables)
-        return float(value.detach()), list(torch.autograd.grad(value, variables))
+        images, labels = self.parametrisation.images(variables[0]), self.labels_of(variables)
+        total, outputs, derivatives = 0.0, list[Tensor](), list[Tensor | None]()
+        for part in torch.split(images, self.size):
+            guess = self.compared(part, labels)
+            value, slopes = self.distance([tensor.detach() for tensor in guess])
+            if self.candidates > 1:
+                value, slopes = value / self.candidates, [slope / self.candidates for slope in slopes]
+            total += value
+            outputs += guess
+            derivatives += slopes
+        grouped = images.view(self.candidates, self.size, *images.shape[1:])
+        for penalty in self.penalties:
+            value, output, derivative = penalty(grouped)
+            outputs.append(output)
+            derivatives.append(derivative)
+            total += value
+        return total, list(torch.autograd.grad(outputs, variables, derivatives))
 
     def labels_of(self, variables: Variables) -> Tensor:
         """Return the fixed labels (K,), or the label vectors (K, C) of the searched logits."""
@@ -62,8 +69,8 @@ class Problem:
 
     def compared(self, images: Tensor, labels: Tensor) -> list[Tensor]:
         """Return what the client would have sent for these images, as far as it is compared."""
-        weights = dict(self.model.named_parameters())
-        return self.select(self.reply(self.parametrisation.pixels(images), labels, weights, self._slopes))
+        pixels = self.parametrisation.pixels(images)
+        return self.select(self.reply(pixels, labels, self.weights, self._slopes))
 
     def reply(self, pixels: Tensor, labels: Tensor, weights: Weights, slopes: Slopes) -> Sequence[Tensor]:
         """Return the client's gradient, or its update after the local steps, on these images."""
@@ -91,7 +98,7 @@ class Problem:
 
     def _slopes(self, weights: Weights, pixels: Tensor, labels: Tensor) -> Sequence[Tensor]:
         values = tuple(weights.values())
-        own = values[0] is next(self.model.parameters())  # called plainly: functional_call costs a tenth
+        own = weights is self.weights  # called plainly: functional_call costs a tenth
         logits = self.model(pixels) if own else functional_call(self.model, dict(weights), (pixels,))
         loss = functional.cross_entropy(logits, labels)
         return torch.autograd.grad(loss, values, create_graph=True, materialize_grads=True)
