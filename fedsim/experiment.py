@@ -25,7 +25,7 @@ from fedsim.data.images import Images
 from fedsim.errors import FedsimError, in_words
 from fedsim.federation import Federation
 from fedsim.interfaces import Attack, Metric
-from fedsim.models.last_linear import last_features
+from fedsim.models.last_linear import last_linear_name, layer_inputs
 from fedsim.runfolder import RunFolder, ScoreRow, metric_lines, write_text
 from fedsim.server import ServerSetup, server_app
 from fedsim.types import Fault, Interrupted, Observation, Reconstruction, Task
@@ -153,8 +153,9 @@ def _scores(
     if truth is None:
         return []
     if guess.embeddings is not None or guess.probabilities is not None:
-        shape = experiment.task.input_shape
-        embeddings, logits = last_features(experiment.model, shape, observation.sent, truth.images)
+        model, shape = experiment.model, experiment.task.input_shape
+        layer = guess.embedding_layer or last_linear_name(model, shape)
+        embeddings, logits = layer_inputs(model, layer, observation.sent, truth.images)
         truth = dataclasses.replace(truth, embeddings=embeddings, probabilities=logits.softmax(dim=1))
     scores = [metric.score(guess, truth) for metric in experiment.metrics]
     return [

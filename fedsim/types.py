@@ -131,7 +131,7 @@ class Truth:
     client: int
     images: Tensor  # (N, C, H, W) in [0, 1]
     labels: Tensor  # (N,) int64
-    embeddings: Tensor | None = None  # (N, m) into the last layer of the model sent: the evaluator's
+    embeddings: Tensor | None = None  # (N, m) into the guess's layer of the model sent: the evaluator's
     probabilities: Tensor | None = None  # (N, num_classes) softmax of the model sent: the evaluator's
 
     def __post_init__(self) -> None:

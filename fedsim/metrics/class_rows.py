@@ -1,6 +1,7 @@
-"""Recovered class-wise vectors against the true class means, for the classes that are in the batch."""
+"""Recovered vectors against true ones: one a class, or one an example in any order."""
 
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional
 
@@ -18,8 +19,25 @@ def cosine_score(name: str, guessed: Tensor | None, rows: Tensor | None, labels:
     if len(guessed) <= int(present.max()):
         return None  # not class-wise
     means = torch.stack([rows[labels == label].mean(dim=0) for label in present])
-    cosines = functional.cosine_similarity(guessed[present].float(), means, dim=1)
-    blind = functional.cosine_similarity(torch.ones_like(means), means, dim=1)
+    return _cosines(name, guessed[present].float(), means)
+
+
+def example_cosine_score(name: str, guessed: Tensor, rows: Tensor) -> Score:
+    """Score one guessed vector an example by its cosine with the true row that it is matched to."""
+    return _cosines(name, match_rows(guessed.float(), rows), rows)
+
+
+def match_rows(guessed: Tensor, rows: Tensor) -> Tensor:
+    """Order guessed vectors so that they are nearest to the true ones; zeros where there are too few."""
+    missing = max(0, len(rows) - len(guessed))
+    guessed = torch.cat([guessed, guessed.new_zeros(missing, guessed.shape[1])])
+    _, columns = linear_sum_assignment(torch.cdist(rows.double(), guessed.double()).numpy())
+    return guessed[torch.from_numpy(columns)]
+
+
+def _cosines(name: str, guessed: Tensor, rows: Tensor) -> Score:
+    cosines = functional.cosine_similarity(guessed, rows, dim=1)
+    blind = functional.cosine_similarity(torch.ones_like(rows), rows, dim=1)
     return Score(
         metric=name,
         value=float(cosines.mean()),

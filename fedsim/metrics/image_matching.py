@@ -37,16 +37,26 @@ def match_to_truth(guess: Tensor, truth: Tensor) -> Tensor:
 
 
 def image_score(
-    name: str, compare: Callable[[Tensor, Tensor], Tensor], guess: Reconstruction, truth: Truth
+    name: str,
+    compare: Callable[[Tensor, Tensor], Tensor],
+    guess: Reconstruction,
+    truth: Truth,
+    *,
+    best: int | None = None,
+    highest: bool = True,
 ) -> Score | None:
-    """Score matched images with a per-image comparison, beside a grey guess."""
+    """Score matched images with a per-image comparison, beside a grey guess.
+
+    best: the mean of so many images that come out best, as some papers show; highest: more is better.
+    """
     if guess.images is None:
         return None
     values = compare(match_to_truth(guess.images, truth.images), truth.images)
     blind = compare(torch.full_like(truth.images, GREY), truth.images)
+    number = len(values) if best is None else min(best, len(values))
     return Score(
-        metric=name,
-        value=float(values.mean()),
-        blind=float(blind.mean()),
+        metric=name if best is None else f"{name}_best{best}",
+        value=float(values.topk(number, largest=highest).values.mean()),
+        blind=float(blind.topk(number, largest=highest).values.mean()),
         per_example=tuple(values.tolist()),
     )

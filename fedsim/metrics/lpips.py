@@ -29,9 +29,13 @@ class LPIPS(Metric):
     poolings cannot take, are enlarged to 64 bilinearly; [0, 1] is mapped to [-1, 1] as LPIPS expects.
     """
 
+    def __init__(self, *, best: int | None = None) -> None:
+        """Take all images, or those that come out best."""
+        self.best = best
+
     def score(self, guess: Reconstruction, truth: Truth) -> Score | None:
         """Score the images."""
-        return image_score("lpips", perceptual_distance, guess, truth)
+        return image_score("lpips", perceptual_distance, guess, truth, best=self.best, highest=False)
 
 
 def perceptual_distance(guess: Tensor, truth: Tensor) -> Tensor:

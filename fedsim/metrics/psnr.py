@@ -8,6 +8,10 @@ from fedsim.types import Reconstruction, Score, Truth
 class PSNR(Metric):
     """Peak signal-to-noise ratio in dB, images optimally matched; higher is a better reconstruction."""
 
+    def __init__(self, *, best: int | None = None) -> None:
+        """Take all images, or those that come out best."""
+        self.best = best
+
     def score(self, guess: Reconstruction, truth: Truth) -> Score | None:
         """Score the images."""
-        return image_score("psnr", peak_signal_to_noise, guess, truth)
+        return image_score("psnr", peak_signal_to_noise, guess, truth, best=self.best)

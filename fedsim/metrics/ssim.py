@@ -15,9 +15,13 @@ from fedsim.vision import load_torchvision
 class SSIM(Metric):
     """Structural similarity, images optimally matched; 1 is equal."""
 
+    def __init__(self, *, best: int | None = None) -> None:
+        """Take all images, or those that come out best."""
+        self.best = best
+
     def score(self, guess: Reconstruction, truth: Truth) -> Score | None:
         """Score the images."""
-        return image_score("ssim", structural_similarity, guess, truth)
+        return image_score("ssim", structural_similarity, guess, truth, best=self.best)
 
 
 def structural_similarity(guess: Tensor, truth: Tensor) -> Tensor:

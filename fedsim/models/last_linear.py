@@ -49,7 +49,12 @@ def last_features(
     model: nn.Module, input_shape: tuple[int, int, int], weights: Weights, images: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return what enters the last linear layer (N, m), and the logits (N, C), of images at these weights."""
-    layer, entering = model.get_submodule(last_linear_name(model, input_shape)), list[Tensor]()
+    return layer_inputs(model, last_linear_name(model, input_shape), weights, images)
+
+
+def layer_inputs(model: nn.Module, name: str, weights: Weights, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what enters a layer, and the logits, of images at these weights."""
+    layer, entering = model.get_submodule(name), list[Tensor]()
     handle = layer.register_forward_pre_hook(lambda module, inputs: entering.append(inputs[0]))
     device = next(model.parameters()).device
     placed = {name: tensor.to(device) for name, tensor in weights.items()}

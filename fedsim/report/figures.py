@@ -62,6 +62,44 @@ def label_figure(true: Tensor, guessed: Tensor, title: str, presence_only: bool)
     return figure
 
 
+def picture_figure(true: Tensor, guessed: Tensor, captions: Sequence[str], title: str) -> Figure:
+    """Draw true images, guesses and their absolute difference in rows, a caption under each column."""
+    columns = len(true)
+    figure = Figure(figsize=(1.1 + 1.05 * columns, 4.0), layout="constrained")
+    panels = figure.subplots(3, columns, squeeze=False)
+    rows = {"true": true, "guess": guessed, "difference": (true - guessed).abs()}
+    for row, (name, images) in zip(panels, rows.items(), strict=True):
+        for axes, image in zip(row, images, strict=True):
+            pixels = image.clamp(0, 1).permute(1, 2, 0).numpy()
+            grey = pixels.shape[2] == 1
+            axes.imshow(pixels[:, :, 0] if grey else pixels, cmap="gray", vmin=0, vmax=1)
+            axes.set_xticks([])
+            axes.set_yticks([])
+            for spine in axes.spines.values():
+                spine.set_color(TRUE)
+        row[0].set_ylabel(name, fontsize=9, color=INK)
+    for axes, caption in zip(panels[-1], captions, strict=True):
+        axes.set_xlabel(caption, fontsize=7, color=INK)
+    figure.suptitle(title, fontsize=10, color=INK)
+    return figure
+
+
+def trace_figure(traces: Mapping[str, Sequence[float]]) -> Figure:
+    """Draw the attack's own objective over its iterations, a line for each attacked client."""
+    figure = Figure(figsize=(6.5, 2.6), layout="constrained")
+    axes = figure.subplots()
+    for label, values in traces.items():
+        places = [100 * place / max(1, len(values) - 1) for place in range(len(values))]
+        axes.plot(places, values, lw=1.2, marker="o" if len(values) < 30 else "", ms=3, label=label)
+    if all(value > 0 for values in traces.values() for value in values):
+        axes.set_yscale("log")
+    axes.set_xlabel("% of the iterations")
+    axes.set_title("objective of the attack", fontsize=10, color=INK)
+    axes.legend(frameon=False, fontsize=8)
+    _clean(axes)
+    return figure
+
+
 def scores_figure(rounds: Mapping[str, Mapping[int, float]]) -> Figure:
     """Draw each metric's mean over the clients of a round, round by round."""
     figure = Figure(figsize=(1 + 2.6 * len(rounds), 2.5), layout="constrained")

@@ -1,5 +1,6 @@
 """report.html of one run, made from its folder alone."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -9,11 +10,21 @@ import yaml
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from fedsim.report.figures import accuracy_figure, confusion_figure, label_figure, scores_figure
+from fedsim.metrics.image_matching import match_to_truth, peak_signal_to_noise
+from fedsim.metrics.lpips import perceptual_distance
+from fedsim.report.figures import (
+    accuracy_figure,
+    confusion_figure,
+    label_figure,
+    picture_figure,
+    scores_figure,
+    trace_figure,
+)
 from fedsim.report.page import write_page
 from fedsim.runfolder import RunFolder, ScoreRow, metric_lines
 
-SHOWN = 6  # clients whose labels are drawn
+SHOWN = 6  # clients whose pictures and labels are drawn
+PICTURES = 10  # images of each
 TOLD = {
     "num_examples": "its number of examples",
     "learning_rate": "its learning rate",
@@ -34,6 +45,7 @@ def write_report(folder: RunFolder) -> Path:
         figures["accuracy"] = accuracy_figure(history)
     if len({row.round for row in scored}) > 1:
         figures["scores"] = scores_figure(_means_by_round(scored))
+    figures |= _picture_figures(folder)
     figures |= _label_figures(folder)
     return write_page(
         folder.path / "report.html",
@@ -44,6 +56,7 @@ def write_report(folder: RunFolder) -> Path:
         threat=threat_model(config),
         lines=metric_lines(scored),
         accuracy=history[-1].accuracy if history else None,
+        picture_figures=[name for name in figures if name.startswith("pictures")],
         label_figures=[name for name in figures if name.startswith("labels")],
         faults=[row for row in rows if row.value is None],
         scores=scored[:LISTED],
@@ -64,9 +77,10 @@ def threat_model(config: dict[str, Any]) -> str:
     untold = ("learning_rate", "local_steps") if rules["mode"] == "fedsgd" else ()  # a gradient has neither
     told = ", ".join(TOLD[name] for name in rules["disclose"] if name not in untold) or "nothing else"
     defenses = ", then ".join(config["defense"]) if config["defense"] else "no defence"
+    norm = ", BatchNorm on the private batch's statistics" if rules.get("batch_norm") == "train" else ""
     return (
         f"A malicious server trains {choices['model']} on {choices['data']} with {clients} for {rounds}; "
-        f"each client answers with {reply}, behind {defenses}, and discloses {told}; "
+        f"each client answers with {reply}{norm}, behind {defenses}, and discloses {told}; "
         f"the server then attacks what it saw with {choices['attack']}."
     )
 
@@ -79,12 +93,44 @@ def _means_by_round(scored: list[ScoreRow]) -> dict[str, dict[int, float]]:
     return {name: {r: fmean(values) for r, values in rounds.items()} for name, rounds in by_metric.items()}
 
 
+def _picture_figures(folder: RunFolder) -> dict[str, Figure]:
+    """Draw true images beside guesses, of some attacked clients, and the attack's objective."""
+    figures: dict[str, Figure] = {}
+    traces: dict[str, Sequence[float]] = {}
+    for round, client in _spread(folder.guessed(), SHOWN):
+        guess, truth = folder.guess(round, client), folder.truth(round, client)
+        if guess is None or guess.images is None:
+            continue
+        title = f"round {round}, client {client}"
+        if len(guess.trace) > 1:
+            traces[title] = guess.trace
+        if guess.confidence is not None:
+            title += f"; the attack's own residual {guess.confidence:.2g}"
+        if truth is not None and truth.images.shape[1:] == guess.images.shape[1:]:
+            matched, true = match_to_truth(guess.images, truth.images)[:PICTURES], truth.images[:PICTURES]
+            measured = zip(
+                peak_signal_to_noise(matched, true), perceptual_distance(matched, true), strict=True
+            )
+            captions = [f"{float(psnr):.1f} dB\nLPIPS {float(lpips):.3f}" for psnr, lpips in measured]
+            if len(truth.images) > PICTURES:
+                title += f"; {PICTURES} of {len(truth.images)} images"
+            figures[f"pictures_{round}_{client}"] = picture_figure(true, matched, captions, title)
+    if traces:
+        figures["trace"] = trace_figure(traces)
+    return figures
+
+
+def _spread(attacked: list[tuple[int, int]], number: int) -> list[tuple[int, int]]:
+    """Choose some of the attacked (round, client), spread over the rounds."""
+    return attacked[:: max(1, len(attacked) // number)][:number]
+
+
 def _label_figures(folder: RunFolder) -> dict[str, Figure]:
     """Draw restored against true labels: of some attacked clients, and the counts of all together."""
     figures: dict[str, Figure] = {}
     true_counts, guessed_counts = list[Tensor](), list[Tensor]()
     attacked = folder.guessed()
-    shown = set(attacked[:: max(1, len(attacked) // SHOWN)][:SHOWN])  # spread over the rounds
+    shown = set(_spread(attacked, SHOWN))
     for round, client in attacked:
         guess, truth = folder.guess(round, client), folder.truth(round, client)
         if guess is None or truth is None:

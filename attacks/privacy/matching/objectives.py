@@ -13,7 +13,8 @@ from torch import Tensor
 from fedsim.errors import FedsimError
 
 Gradient = Sequence[Tensor]  # one tensor a parameter, in the order of model.named_parameters()
-Distance = Callable[[Gradient], tuple[float, list[Tensor]]]  # value, and derivative by each tensor
+# Value, and derivative by each tensor; the latter is overwritten by the next call.
+Distance = Callable[[Gradient], tuple[float, list[Tensor]]]
 TINY = 1e-30
 INSIDE = 1 - 1e-7  # the slope of arccos is infinite at 1
 
@@ -44,9 +45,11 @@ class Euclidean(Objective):
     def towards(self, target: Gradient) -> Distance:
         """Return the weighted squared error from `target`."""
         weights = [scale**2 for scale in self.scales(target)]
+        gaps = [torch.empty_like(tensor) for tensor in target]  # large ones are slow to allocate
 
         def distance(guess: Gradient) -> tuple[float, list[Tensor]]:
-            gaps: list[Tensor] = list(torch._foreach_sub(list(guess), list(target)))
+            for gap, mine, theirs in zip(gaps, guess, target, strict=True):
+                torch.sub(mine, theirs, out=gap)
             value = sum(weight * square for weight, square in zip(weights, _squares(gaps), strict=True))
             torch._foreach_mul_(gaps, [2 * weight for weight in weights])
             return value, gaps
@@ -69,6 +72,7 @@ class Cosine(Objective):
         """Return the cosine distance from `target`."""
         flat = [tensor.flatten() for tensor in target]
         squares = _squares(flat)
+        slopes = [torch.empty_like(tensor) for tensor in target]  # large ones are slow to allocate
         whole = self.weighting == "none"
         share = 1.0 if whole else 1 / max(1, sum(square > 0 for square in squares))
 
@@ -83,15 +87,15 @@ class Cosine(Objective):
             total, toward, along = 0.0, list[float](), list[float]()
             for product, length, square in terms:
                 size = math.sqrt(max(length * square, TINY))
-                value, slope = self._shape(product / size, share if square > 0 else 0.0)
+                value, rate = self._shape(product / size, share if square > 0 else 0.0)
                 total += value
                 # the derivative of a cosine by the guess: target / size - cosine guess / length
-                toward.append(slope / size)
-                along.append(-slope * product / size / max(length, TINY))
+                toward.append(rate / size)
+                along.append(-rate * product / size / max(length, TINY))
             if whole:
                 toward, along = toward * len(rows), along * len(rows)
-            slopes: list[Tensor] = list(torch._foreach_mul(list(target), toward))
-            torch._foreach_add_(slopes, torch._foreach_mul(list(guess), along))
+            for slope, mine, theirs, one, two in zip(slopes, guess, target, along, toward, strict=True):
+                torch.mul(mine, one, out=slope).add_(theirs, alpha=two)
             return total, slopes
 
         return distance

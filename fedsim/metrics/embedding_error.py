@@ -1,0 +1,23 @@
+"""Relative error of embeddings that were recovered example by example."""
+
+from fedsim.interfaces import Metric
+from fedsim.metrics.class_rows import match_rows
+from fedsim.types import Reconstruction, Score, Truth
+
+
+class EmbeddingError(Metric):
+    """Relative error of embeddings recovered example by example, optimally matched; 0 is equal."""
+
+    def score(self, guess: Reconstruction, truth: Truth) -> Score | None:
+        """Score the examples in their best order; the blind guess, all zeros, has an error of 1."""
+        if guess.embeddings is None or truth.embeddings is None or guess.embedding_layer is None:
+            return None
+        true = truth.embeddings.double()
+        gaps = (match_rows(guess.embeddings.double(), true) - true).norm(dim=1)
+        errors = gaps / true.norm(dim=1).clamp(min=1e-300)
+        return Score(
+            metric="embedding_error",
+            value=float(errors.mean()),
+            blind=1.0,
+            per_example=tuple(errors.tolist()),
+        )
