@@ -62,10 +62,10 @@ def label_figure(true: Tensor, guessed: Tensor, title: str, presence_only: bool)
     return figure
 
 
-def picture_figure(true: Tensor, guessed: Tensor, captions: Sequence[str], title: str) -> Figure:
+def picture_figure(true: Tensor, guessed: Tensor, captions: Sequence[str]) -> Figure:
     """Draw true images, guesses and their absolute difference in rows, a caption under each column."""
     columns = len(true)
-    figure = Figure(figsize=(1.1 + 1.05 * columns, 4.0), layout="constrained")
+    figure = Figure(figsize=(0.4 + 1.05 * columns, 3.7), layout="constrained")
     panels = figure.subplots(3, columns, squeeze=False)
     rows = {"true": true, "guess": guessed, "difference": (true - guessed).abs()}
     for row, (name, images) in zip(panels, rows.items(), strict=True):
@@ -80,7 +80,6 @@ def picture_figure(true: Tensor, guessed: Tensor, captions: Sequence[str], title
         row[0].set_ylabel(name, fontsize=9, color=INK)
     for axes, caption in zip(panels[-1], captions, strict=True):
         axes.set_xlabel(caption, fontsize=7, color=INK)
-    figure.suptitle(title, fontsize=10, color=INK)
     return figure
 
 

@@ -45,7 +45,8 @@ def write_report(folder: RunFolder) -> Path:
         figures["accuracy"] = accuracy_figure(history)
     if len({row.round for row in scored}) > 1:
         figures["scores"] = scores_figure(_means_by_round(scored))
-    figures |= _picture_figures(folder)
+    pictures, picture_titles = _picture_figures(folder)
+    figures |= pictures
     figures |= _label_figures(folder)
     return write_page(
         folder.path / "report.html",
@@ -56,7 +57,7 @@ def write_report(folder: RunFolder) -> Path:
         threat=threat_model(config),
         lines=metric_lines(scored),
         accuracy=history[-1].accuracy if history else None,
-        picture_figures=[name for name in figures if name.startswith("pictures")],
+        picture_titles=picture_titles,
         label_figures=[name for name in figures if name.startswith("labels")],
         faults=[row for row in rows if row.value is None],
         scores=scored[:LISTED],
@@ -93,9 +94,10 @@ def _means_by_round(scored: list[ScoreRow]) -> dict[str, dict[int, float]]:
     return {name: {r: fmean(values) for r, values in rounds.items()} for name, rounds in by_metric.items()}
 
 
-def _picture_figures(folder: RunFolder) -> dict[str, Figure]:
-    """Draw true images beside guesses, of some attacked clients, and the attack's objective."""
+def _picture_figures(folder: RunFolder) -> tuple[dict[str, Figure], dict[str, str]]:
+    """Draw true images beside guesses, of some attacked clients, and the attack's objective; with titles."""
     figures: dict[str, Figure] = {}
+    titles: dict[str, str] = {}
     traces: dict[str, Sequence[float]] = {}
     for round, client in _spread(folder.guessed(), SHOWN):
         guess, truth = folder.guess(round, client), folder.truth(round, client)
@@ -104,20 +106,20 @@ def _picture_figures(folder: RunFolder) -> dict[str, Figure]:
         title = f"round {round}, client {client}"
         if len(guess.trace) > 1:
             traces[title] = guess.trace
-        if guess.confidence is not None:
-            title += f"; the attack's own residual {guess.confidence:.2g}"
         if truth is not None and truth.images.shape[1:] == guess.images.shape[1:]:
             matched, true = match_to_truth(guess.images, truth.images)[:PICTURES], truth.images[:PICTURES]
-            measured = zip(
-                peak_signal_to_noise(matched, true), perceptual_distance(matched, true), strict=True
-            )
-            captions = [f"{float(psnr):.1f} dB\nLPIPS {float(lpips):.3f}" for psnr, lpips in measured]
+            decibels, distances = peak_signal_to_noise(matched, true), perceptual_distance(matched, true)
+            measured = zip(decibels.tolist(), distances.tolist(), strict=True)
+            captions = [f"{psnr:.1f} dB\nLPIPS {lpips:.3f}" for psnr, lpips in measured]
             if len(truth.images) > PICTURES:
-                title += f"; {PICTURES} of {len(truth.images)} images"
-            figures[f"pictures_{round}_{client}"] = picture_figure(true, matched, captions, title)
+                title += f", {PICTURES} of {len(truth.images)} images"
+            if guess.confidence is not None:
+                title += f"; the attack's own residual: {guess.confidence:.2g}"
+            name = f"pictures_{round}_{client}"
+            figures[name], titles[name] = picture_figure(true, matched, captions), title
     if traces:
         figures["trace"] = trace_figure(traces)
-    return figures
+    return figures, titles
 
 
 def _spread(attacked: list[tuple[int, int]], number: int) -> list[tuple[int, int]]:

@@ -69,9 +69,9 @@ class RGAP(Attack):
             positive = not first and isinstance(layers[number - 1].activation, nn.ReLU | nn.Sigmoid)
             system = LayerSystem.of(layer, sent, gradient, values, error)
             values, miss = system.solve(
-                lowest=black.expand(layer.in_shape).flatten() if first else zero if positive else None,
-                highest=white.expand(layer.in_shape).flatten() if first else None,
-                smoothness=self.smoothness if first else 0.0,
+                lowest=black.expand(task.input_shape).flatten() if first else zero if positive else None,
+                highest=white.expand(task.input_shape).flatten() if first else None,
+                quiet=self.smoothness**2 * roughness(task.input_shape) if first else None,
             )
             error = system.forward.T @ system.error
             misses.append(miss)
@@ -119,24 +119,32 @@ class LayerSystem:
         outputs, slopes = undo(layer.activation, values)
         weight, error = sent[f"{layer.name}.weight"], error * slopes
         bias = sent.get(f"{layer.name}.bias", weight.new_zeros(len(weight)))
-        sources = source_indices(layer)
+        slope = gradient[f"{layer.name}.weight"]
+        if isinstance(layer.module, nn.Linear):  # G = error x^T: all that it says about x is error G
+            length = error.norm().clamp(min=1e-300)
+            forward, backward = weight, length * torch.eye(weight.shape[1], dtype=weight.dtype)
+            slope = error @ slope / length
+        else:
+            sources = source_indices(layer)
+            forward = scatter(sources.T, weight.flatten(1)[:, None, :], layer)
+            backward = scatter(sources, error.view(len(weight), 1, -1), layer)
         return cls(
             layer=layer,
-            forward=scatter(sources.T, weight.flatten(1)[:, None, :], layer),
+            forward=forward,
             wanted=outputs - bias.repeat_interleave(len(outputs) // len(bias)),
             certainty=slopes / slopes.max().clamp(min=1e-300),
             error=error,
-            backward=scatter(sources, error.view(len(weight), 1, -1), layer),
-            gradient=gradient[f"{layer.name}.weight"].flatten(),
+            backward=backward,
+            gradient=slope.flatten(),
         )
 
     def solve(
-        self, *, lowest: Tensor | None, highest: Tensor | None, smoothness: float
+        self, *, lowest: Tensor | None, highest: Tensor | None, quiet: Tensor | None
     ) -> tuple[Tensor, float]:
         """Return the layer's input and how well it fits.
 
-        Where equations are too few, smoothness chooses, and bounds of the input and the inactive units
-        (z <= 0) become equations as soon as they are violated.
+        Where equations are too few, the quadratic form `quiet` chooses (None: the smallest input), and bounds
+        of the input and the inactive units (z <= 0) become equations as soon as they are violated.
         """
         known = self.certainty > 0
         rows = torch.cat([self.forward * self.certainty[:, None], self.backward / self._size()])
@@ -148,8 +156,7 @@ class LayerSystem:
         if int(known.sum()) + len(self.gradient) >= 1.2 * unknowns:
             found = torch.linalg.solve(square + 1e-13 * scale * identity, slope)
         else:
-            quiet = 1e-6 * identity if smoothness == 0 else smoothness**2 * roughness(self.layer.in_shape)
-            square = square + scale * quiet
+            square = square + scale * (1e-6 * identity if quiet is None else quiet)
             silent = self.forward[~known] if isinstance(self.layer.activation, nn.ReLU) else self.forward[:0]
             limit = self.wanted[~known][: len(silent)]
             found = torch.linalg.solve(square, slope)
@@ -233,10 +240,8 @@ def source_indices(layer: Layer) -> Tensor:
 
     Padding is an input of its own, after all others.
     """
-    inputs = math.prod(layer.in_shape)
-    if isinstance(layer.module, nn.Linear):
-        return torch.arange(inputs)[:, None]
-    module = layer.module
+    inputs, module = math.prod(layer.in_shape), layer.module
+    assert isinstance(module, nn.Conv2d)
     if module.groups != 1 or module.padding_mode != "zeros" or isinstance(module.padding, str):
         raise FedsimError(f"rgap: convolution {layer.name!r} is grouped or padded in an unusual way")
     numbers = torch.arange(1, inputs + 1, dtype=torch.float64).view(1, *layer.in_shape)
