@@ -70,7 +70,7 @@ def test_a_time_budget_ends_the_search(play_small) -> None:
 
 
 def test_a_diverging_search_begins_again_and_says_so(play_small, caplog) -> None:
-    wild = ("attack=ig", "attack.optimiser.step=1e30", "attack.optimiser.box=false")
+    wild = ("attack=gradinversion_matching", "attack.optimiser.step=1e30", "attack.optimiser.box=false")
     with caplog.at_level(logging.WARNING), pytest.raises(Exception, match="diverged from 3 seeds"):
         play_small(*IMAGES, *ONE, *wild)
     assert "begins again" in caplog.text
