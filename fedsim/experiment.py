@@ -25,10 +25,11 @@ from fedsim.data.images import Images
 from fedsim.errors import FedsimError, in_words
 from fedsim.federation import Federation
 from fedsim.interfaces import Attack, Metric
+from fedsim.models.batch_norm import set_batch_norm
 from fedsim.models.last_linear import last_linear_name, layer_inputs
 from fedsim.runfolder import RunFolder, ScoreRow, metric_lines, write_text
 from fedsim.server import ServerSetup, server_app
-from fedsim.types import Fault, Interrupted, Observation, Reconstruction, Task
+from fedsim.types import Fault, Interrupted, Observation, Reconstruction, Score, Task
 
 log = logging.getLogger(__name__)
 FAULT = "fault"  # the metric name of a scores.csv line that reports a failure
@@ -153,12 +154,23 @@ def _scores(
     if truth is None:
         return []
     if guess.embeddings is not None or guess.probabilities is not None:
-        model, shape = experiment.model, experiment.task.input_shape
-        layer = guess.embedding_layer or last_linear_name(model, shape)
-        embeddings, logits = layer_inputs(model, layer, observation.sent, truth.images)
+        model = copy.deepcopy(experiment.model)
+        layer = guess.embedding_layer or last_linear_name(model, experiment.task.input_shape)
+        set_batch_norm(model, observation.batch_norm)
+        batch = len(truth.images) // (observation.local_steps or 1)  # BatchNorm may look at whole batches
+        embeddings, logits = layer_inputs(model, layer, observation.sent, truth.images, max(1, batch))
         truth = dataclasses.replace(truth, embeddings=embeddings, probabilities=logits.softmax(dim=1))
-    scores = [metric.score(guess, truth) for metric in experiment.metrics]
-    return [
+    scores, failed = list[Score | None](), list[ScoreRow]()
+    for metric in experiment.metrics:
+        try:
+            scores.append(metric.score(guess, truth))
+        except Exception as error:  # the other metrics and batches still count
+            log.debug("metric failed:\n%s", traceback.format_exc())
+            reason = f"metric {type(metric).__name__} failed: {in_words(error)}"
+            log.warning("round %d, client %d: %s", observation.round, observation.client, reason)
+            fault = Fault(round=observation.round, client=observation.client, reason=reason)
+            failed.append(_fault_row(fault, experiment.attack_name))
+    return failed + [
         ScoreRow(
             round=observation.round,
             client=observation.client,

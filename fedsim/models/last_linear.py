@@ -52,15 +52,17 @@ def last_features(
     return layer_inputs(model, last_linear_name(model, input_shape), weights, images)
 
 
-def layer_inputs(model: nn.Module, name: str, weights: Weights, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what enters a layer, and the logits, of images at these weights."""
+def layer_inputs(
+    model: nn.Module, name: str, weights: Weights, images: Tensor, batch: int = 250
+) -> tuple[Tensor, Tensor]:
+    """Return what enters a layer, and the logits, of images at these weights, batch by batch."""
     layer, entering = model.get_submodule(name), list[Tensor]()
     handle = layer.register_forward_pre_hook(lambda module, inputs: entering.append(inputs[0]))
     device = next(model.parameters()).device
     placed = {name: tensor.to(device) for name, tensor in weights.items()}
     try:
         with torch.no_grad():
-            chunks = torch.split(images.to(device), 250)
+            chunks = torch.split(images.to(device), batch)
             logits = [torch.func.functional_call(model, placed, (chunk,)) for chunk in chunks]
     finally:
         handle.remove()

@@ -71,8 +71,8 @@ def picture_figure(true: Tensor, guessed: Tensor, captions: Sequence[str]) -> Fi
     for row, (name, images) in zip(panels, rows.items(), strict=True):
         for axes, image in zip(row, images, strict=True):
             pixels = image.clamp(0, 1).permute(1, 2, 0).numpy()
-            grey = pixels.shape[2] == 1
-            axes.imshow(pixels[:, :, 0] if grey else pixels, cmap="gray", vmin=0, vmax=1)
+            coloured = pixels.shape[2] == 3
+            axes.imshow(pixels if coloured else pixels[:, :, 0], cmap="gray", vmin=0, vmax=1)
             axes.set_xticks([])
             axes.set_yticks([])
             for spine in axes.spines.values():

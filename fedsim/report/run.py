@@ -108,9 +108,10 @@ def _picture_figures(folder: RunFolder) -> tuple[dict[str, Figure], dict[str, st
             traces[title] = guess.trace
         if truth is not None and truth.images.shape[1:] == guess.images.shape[1:]:
             matched, true = match_to_truth(guess.images, truth.images)[:PICTURES], truth.images[:PICTURES]
-            decibels, distances = peak_signal_to_noise(matched, true), perceptual_distance(matched, true)
-            measured = zip(decibels.tolist(), distances.tolist(), strict=True)
-            captions = [f"{psnr:.1f} dB\nLPIPS {lpips:.3f}" for psnr, lpips in measured]
+            captions = [f"{psnr:.1f} dB" for psnr in peak_signal_to_noise(matched, true).tolist()]
+            if true.shape[1] in (1, 3):  # what LPIPS takes
+                distances = perceptual_distance(matched, true).tolist()
+                captions = [f"{words}\nLPIPS {d:.3f}" for words, d in zip(captions, distances, strict=True)]
             if len(truth.images) > PICTURES:
                 title += f", {PICTURES} of {len(truth.images)} images"
             if guess.confidence is not None:

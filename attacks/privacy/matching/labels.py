@@ -54,8 +54,7 @@ class Restored(LabelSource):
         else:
             raise FedsimError(
                 f"attack.labels: {type(self.attack).__name__} restored no label. "
-                "Remedy: another label attack, or attack.labels={_target_: "
-                "attacks.privacy.matching.labels.Joint}."
+                "Remedy: another label attack in attack.labels.attack, or attack=ig_joint."
             )
         return FixedLabels(labels=_in_turn(labels, observations[-1].local_steps or 1), recovered=found)
 

@@ -1,15 +1,18 @@
 """Levenberg-Marquardt on the difference of gradients: matching as the least-squares problem that it is."""
 
 import copy
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad, jvp, vjp, vmap
 from torch.nn import functional
 
-from attacks.privacy.matching.objectives import Euclidean
-from attacks.privacy.matching.optimisers import Optimiser, at_least_one
+from attacks.privacy.matching.checks import number, whole
+from attacks.privacy.matching.objectives import Euclidean, Objective
+from attacks.privacy.matching.optimisers import Optimiser
+from attacks.privacy.matching.priors import Prior
 from attacks.privacy.matching.problem import Problem, Variables
 from attacks.privacy.matching.watch import Watch
 from fedsim.errors import FedsimError
@@ -33,11 +36,19 @@ class LevenbergMarquardt(Optimiser):
         products: int = 200,
     ) -> None:
         """Set the number of steps, the first damping, and limits: of the dense form, of products a step."""
-        self.iterations = at_least_one("iterations", iterations)
-        self.damping = damping
-        self.dense = dense
-        self.chunk = chunk
-        self.products = products
+        self.iterations = whole("optimiser.iterations", iterations)
+        self.damping = number("optimiser.damping", damping)
+        self.dense = whole("optimiser.dense", dense, 0)
+        self.chunk = whole("optimiser.chunk", chunk)
+        self.products = whole("optimiser.products", products)
+
+    def check(self, objective: Objective, priors: Sequence[Prior]) -> None:
+        """Complain about parts that this search cannot take into account."""
+        if priors or not isinstance(objective, Euclidean) or objective.weighting != "layer":
+            raise FedsimError(
+                "attack.optimiser: Levenberg-Marquardt minimises the layer-weighted squared error alone. "
+                "Remedy: attack.objective Euclidean with weighting=layer, attack.priors=[]."
+            )
 
     def minimise(self, problem: Problem, variables: Variables, watch: Watch) -> None:
         """Take damped Gauss-Newton steps until the residual stops falling."""
@@ -46,48 +57,60 @@ class LevenbergMarquardt(Optimiser):
                 "attack.optimiser: Levenberg-Marquardt needs fixed labels and one candidate. "
                 "Remedy: a label attack in attack.labels, attack.candidates=1."
             )
-        exact, rough = residuals(problem, torch.float64), residuals(problem, torch.float32)
         point = variables[0].detach().double()
+        exact = residuals(problem, torch.float64, point.shape)
+        rough = residuals(problem, torch.float32, point.shape)
         gap = exact(point.flatten())
         value, damping = float(gap.dot(gap)), self.damping
         watch.see(value, [point])
         for _ in range(self.iterations):
-            damping = min(damping, value)  # near the solution, steps are nearly undamped
+            if value == 0:
+                return
+            damping = max(min(damping, value), 1e-14)  # near the solution, steps are nearly undamped
             if value > 1e-6:
-                solve = self._solver(rough, torch.float32, point, gap)
+                solve = self._solver(rough, torch.float32, point, gap, watch)
             else:
-                solve = self._solver(exact, torch.float64, point, gap)
-            while True:
-                moved = point - solve(damping).view_as(point)
-                moved_gap = exact(moved.flatten())
-                moved_value = float(moved_gap.dot(moved_gap))
-                if moved_value < value or damping > 1e8:
-                    break
+                solve = self._solver(exact, torch.float64, point, gap, watch)
+            moved, moved_gap, moved_value = point, gap, value
+            while not moved_value < value and damping < 1e8:
+                watch.check_time()
+                try:
+                    moved = point - solve(damping).view_as(point)
+                except RuntimeError:  # a singular matrix: more damping
+                    moved_value = math.inf
+                else:
+                    moved_gap = exact(moved.flatten())
+                    moved_value = float(moved_gap.dot(moved_gap))
                 damping *= 4
             if not moved_value < value:
                 return
             fallen = moved_value / value
             point, gap, value = moved, moved_gap, moved_value
-            damping = max(damping / 5, 1e-14)
+            damping = damping / 20
             watch.see(value, [point])
             if fallen > 1 - 1e-6 or (value < 1e-12 and fallen > 0.3):  # the noise of float32 gradients
                 return
 
     def _solver(
-        self, residual: "Residuals", dtype: torch.dtype, point: Tensor, gap: Tensor
+        self, residual: "Residuals", dtype: torch.dtype, point: Tensor, gap: Tensor, watch: Watch
     ) -> Callable[[float], Tensor]:
         """Return the damped step as a function of the damping."""
         flat, gap = point.flatten().to(dtype), gap.to(dtype)
         if flat.numel() <= self.dense:
             units = torch.eye(len(flat), dtype=dtype, device=flat.device)
             push = vmap(lambda unit: jvp(residual, (flat,), (unit,))[1])
-            transposed = torch.cat([push(some) for some in torch.split(units, self.chunk)])  # (n, rows)
+            columns = list[Tensor]()
+            for some in torch.split(units, self.chunk):
+                watch.check_time()
+                columns.append(push(some))
+            transposed = torch.cat(columns)  # (n, rows)
             square, slope = (transposed @ transposed.T).double(), (transposed @ gap).double()
             ridge = square.diagonal().mean() * units.double()
             return lambda damping: torch.linalg.solve(square + damping * ridge, slope)
         pull = vjp(residual, flat)[1]
 
         def square_times(direction: Tensor) -> Tensor:
+            watch.check_time()
             product: Tensor = pull(jvp(residual, (flat,), (direction,))[1])[0]
             return product
 
@@ -102,7 +125,7 @@ class LevenbergMarquardt(Optimiser):
 Residuals = Callable[[Tensor], Tensor]
 
 
-def residuals(problem: Problem, dtype: torch.dtype) -> Residuals:
+def residuals(problem: Problem, dtype: torch.dtype, form: torch.Size) -> Residuals:
     """Return the layer-scaled difference of gradients as a function of the flat point, for forward mode."""
     model = copy.deepcopy(problem.model).to(dtype)
     shape = copy.deepcopy(problem.parametrisation).to(dtype)
@@ -119,7 +142,7 @@ def residuals(problem: Problem, dtype: torch.dtype) -> Residuals:
         return list(grad(loss)(dict(now), pixels, theirs).values())
 
     def difference(flat: Tensor) -> Tensor:
-        images = shape.images(flat.view(problem.size, -1))
+        images = shape.images(flat.view(form))
         guess = problem.select(problem.reply(shape.pixels(images), labels, weights, slopes))
         parts = zip(guess, target, scales, strict=True)
         return torch.cat([((mine - theirs) * scale).flatten() for mine, theirs, scale in parts])

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from fedsim.errors import FedsimError
 from fedsim.types import Observation, Task
 
-RANK_TOLERANCE = 1e-6  # of the largest singular value: float32 gradients carry about 1e-7
+ROUNDING = 1e-7  # of float32, relative to the largest singular value
+CLEAR_GAP = 100.0  # between singular values of examples and those of noise
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -30,16 +31,25 @@ class LinearLayer:
         return torch.cat([self.weight_gradient, self.bias_gradient[:, None]], dim=1)
 
     @property
-    def rank(self) -> int:
-        """The number of examples behind the gradient, as far as it shows."""
+    def rank(self) -> int | None:
+        """The number of different examples behind the gradient, where its singular values show one."""
         values = torch.linalg.svdvals(self.augmented)
-        return int((values > RANK_TOLERANCE * values[0]).sum())
+        gaps = values[:-1] / values[1:].clamp(min=max(float(values[0]) * ROUNDING, 1e-300))
+        return int(gaps.argmax()) + 1 if float(gaps.max()) > CLEAR_GAP else None
+
+    def expect_room(self, size: int) -> None:
+        """Refuse a batch that the gradient is too small to hold."""
+        if size > min(self.augmented.shape):
+            raise FedsimError(
+                f"linear layer {self.name!r} has {len(self.weight)} units: too few for {size} examples. "
+                "Remedy: smaller batches, a wider layer, or attack=ig."
+            )
 
 
 def linear_chain(
     model: nn.Module, task: Task, observation: Observation
 ) -> tuple[list[LinearLayer], list[Callable[[Tensor], Tensor]]]:
-    """Return the linear layers that end the model, in order, and what acts between each and the next.
+    """Return the model's linear layers in order, and what acts between each and the next.
 
     They are found by running the model once and noting which modules act in which order. Layers before
     the first linear one (convolutions) are left alone: then its inputs are features, not images.
@@ -71,6 +81,13 @@ def linear_chain(
         _layer(calls[place][0], observation, task.input_shape if number == 0 and is_image else None)
         for number, place in enumerate(places)
     ]
+    for left, right in itertools.pairwise(places):
+        act = _composed([module for _, module, _, _ in calls[left + 1 : right]])
+        if not torch.equal(act(calls[left][3]), calls[right][2]):
+            raise FedsimError(
+                f"more than modules acts between linear layers {calls[left][0]!r} and {calls[right][0]!r}. "
+                "Remedy: a model whose activations are modules, or attack=ig."
+            )
     between = [
         _composed([module for _, module, _, _ in calls[left + 1 : right]])
         for left, right in itertools.pairwise(places)

@@ -10,14 +10,14 @@ Fails: gently with many images, repeated labels, deep and trained models, noise 
 
 import functools
 import logging
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from attacks.privacy.matching import checks
 from attacks.privacy.matching.labels import FixedLabels, Joint, LabelSource
 from attacks.privacy.matching.linear_layers import linear_chain
 from attacks.privacy.matching.objectives import Objective
@@ -28,7 +28,7 @@ from attacks.privacy.matching.problem import Problem, Variables, local_steps, pr
 from attacks.privacy.matching.starts import Start
 from attacks.privacy.matching.watch import Diverged, TimeIsUp, Watch
 from fedsim import progress
-from fedsim.errors import FedsimError
+from fedsim.errors import FedsimError, in_words
 from fedsim.interfaces import Attack
 from fedsim.randomness import generator
 from fedsim.types import Interrupted, Observation, Reconstruction, Task
@@ -72,26 +72,23 @@ class Matching(Attack):
 
         first: an attack whose images to start from. parametrisation: `pixels`, or `span` for models whose
         first layer is linear. candidates: guesses that are searched together (group consistency).
-        seconds: time budget for a batch. layers: beginnings of the names of the tensors to compare.
+        seconds: time budget of the search; `first` has its own. layers: beginnings of the names of the
+        tensors to compare.
         known_only: leave out entries that are exactly zero, as a sparsifying client sends them.
         """
-        for name, value in (("restarts", restarts), ("candidates", candidates)):
-            if not isinstance(value, int) or value < 1:
-                raise FedsimError(f"attack.{name}: expected a whole number of at least 1, got {value!r}")
-        if parametrisation not in ("pixels", "span"):
-            raise FedsimError(f"attack.parametrisation: expected pixels or span, got {parametrisation!r}")
-        if seconds is not None and not seconds > 0:
-            raise FedsimError(f"attack.seconds: expected a positive number or null, got {seconds!r}")
+        if isinstance(layers, str):
+            raise FedsimError(f"attack.layers: expected a list of names, got {layers!r}")
+        optimiser.check(objective, priors)
         self.objective = objective
         self.labels = labels
         self.start = start
         self.optimiser = optimiser
         self.priors = tuple(priors)
         self.first = first
-        self.parametrisation = parametrisation
-        self.restarts = restarts
-        self.candidates = candidates
-        self.seconds = math.inf if seconds is None else seconds
+        self.parametrisation = checks.one_of("parametrisation", parametrisation, ("pixels", "span"))
+        self.restarts = checks.whole("restarts", restarts)
+        self.candidates = checks.whole("candidates", candidates)
+        self.seconds = checks.seconds("seconds", seconds)
         self.layers = None if layers is None else tuple(layers)
         self.known_only = known_only
         self.dtype = torch.float64 if double else torch.float32
@@ -103,7 +100,7 @@ class Matching(Attack):
         fixed = self.labels.fixed(model, task, observations)
         begun = self._begin_with(model, task, observations)
         if fixed is not None and begun is not None and begun.labels is not None:
-            fixed = FixedLabels(labels=_agreeing(fixed.labels, begun.labels), recovered=fixed.recovered)
+            fixed = _agreeing(fixed, begun)
         problem = self._problem(model, task, observations[-1], fixed)
         best: Found | None = None
         interrupted = False
@@ -126,6 +123,8 @@ class Matching(Attack):
                 f"the search diverged from {ATTEMPTS} seeds in each of {self.restarts} restarts. "
                 "Remedy: a smaller attack.optimiser.step."
             )
+        if len(best.trace) > 1 and best.value >= best.trace[0]:
+            log.warning("the search never improved on its start. Remedy: a smaller attack.optimiser.step")
         guess = self._reconstruction(problem, best, fixed, time.perf_counter() - started)
         if interrupted:
             raise Interrupted(guess)
@@ -139,8 +138,8 @@ class Matching(Attack):
             return None
         try:
             return self.first.run(model, task, observations)
-        except FedsimError as error:
-            log.warning("attack.first: %s; the search begins at random", error)
+        except Exception as error:
+            log.warning("attack.first: %s; the search begins at random", in_words(error))
             return None
 
     def _problem(
@@ -182,6 +181,8 @@ class Matching(Attack):
         if self.parametrisation == "span":
             parametrisation = Span(task, linear_chain(model, task, observation)[0][0], size)
         return Problem(
+            round=observation.round,
+            client=observation.client,
             task=task,
             model=own,
             weights=dict(own.named_parameters()),
@@ -203,9 +204,13 @@ class Matching(Attack):
     ) -> Found | None:
         """Run one restart; one that diverges begins again from a new seed."""
         for attempt in range(ATTEMPTS):
-            random = generator(self.seed, "matching", number, attempt)
+            random = generator(self.seed, "matching", problem.round, problem.client, number, attempt)
+            variables = self._begin(problem, begun, random)
             try:
-                self.optimiser.minimise(problem, self._begin(problem, begun, random), watch)
+                if variables[0].numel() == 0:  # the span of one image is a point
+                    watch.see(problem.value_and_slopes(variables)[0], variables)
+                else:
+                    self.optimiser.minimise(problem, variables, watch)
             except TimeIsUp:
                 pass
             except Diverged:
@@ -249,7 +254,7 @@ class Matching(Attack):
             images=pixels,
             class_counts=labelled.class_counts,
             class_presence=labelled.class_presence,
-            trace=tuple(best.trace[:: -(-len(best.trace) // TRACE)]),
+            trace=_thinned(best.trace),
             confidence=residuals[chosen],
             seconds=seconds,
         )
@@ -265,13 +270,21 @@ def _end(watch: Watch) -> Found | None:
     return Found(variables=watch.best, value=watch.value, trace=watch.trace)
 
 
-def _agreeing(labels: Tensor, begun: Tensor) -> Tensor:
-    """Order labels so that images to start from keep the labels that came with them."""
-    left, ordered = labels.tolist(), list[int]()
-    for label in begun.tolist()[: len(left)]:
+def _thinned(trace: list[float]) -> tuple[float, ...]:
+    """Keep some points of a curve, the last one among them."""
+    if len(trace) <= TRACE:
+        return tuple(trace)
+    return (*trace[:: -(-len(trace) // TRACE)], trace[-1])
+
+
+def _agreeing(fixed: FixedLabels, begun: Reconstruction) -> FixedLabels:
+    """Let images to start from keep the labels that came with them; the others get what is left."""
+    assert begun.labels is not None
+    known, left = begun.labels.tolist()[: len(fixed.labels)], fixed.labels.tolist()
+    if len(known) == len(left) and fixed.recovered is not None:
+        return FixedLabels(labels=begun.labels, recovered=begun)
+    for label in known:
         if label in left:
             left.remove(label)
-            ordered.append(label)
-        else:  # the two disagree: the one that saw this image is trusted
-            ordered.append(label)
-    return torch.tensor((ordered + left)[: len(labels)], dtype=torch.int64)
+    labels = torch.tensor((known + left)[: len(fixed.labels)], dtype=torch.int64)
+    return FixedLabels(labels=labels, recovered=fixed.recovered)

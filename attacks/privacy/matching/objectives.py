@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from fedsim.errors import FedsimError
+from attacks.privacy.matching.checks import one_of
 
 Gradient = Sequence[Tensor]  # one tensor a parameter, in the order of model.named_parameters()
 # Value, and derivative by each tensor; the latter is overwritten by the next call.
 Distance = Callable[[Gradient], tuple[float, list[Tensor]]]
-TINY = 1e-30
+TINY = 1e-300
+NOISE = 3e-7  # of the largest tensor: smaller ones are rounding, such as of a bias before BatchNorm
 INSIDE = 1 - 1e-7  # the slope of arccos is infinite at 1
 
 
@@ -32,15 +33,13 @@ class Euclidean(Objective):
 
     def __init__(self, *, weighting: str = "none") -> None:
         """Choose `none` (every entry alike) or `layer` (every tensor alike)."""
-        self.weighting = _one_of("weighting", weighting, ("none", "layer"))
+        self.weighting = one_of("objective.weighting", weighting, ("none", "layer"))
 
     def scales(self, target: Gradient) -> list[float]:
-        """Return the factor of each tensor's residual; a tensor whose target is zero has the typical one."""
+        """Return the factor of each tensor's residual: 0 where the target is noise or nothing."""
         if self.weighting == "none":
             return [1.0] * len(target)
-        norms = [float(torch.linalg.vector_norm(tensor)) for tensor in target]
-        typical = math.sqrt(sum(norm**2 for norm in norms) / len(norms)) or 1.0
-        return [1 / norm if norm > 1e-12 * typical else 1 / typical for norm in norms]
+        return [1 / math.sqrt(square) if square > 0 else 0.0 for square in _above_noise(_squares(target))]
 
     def towards(self, target: Gradient) -> Distance:
         """Return the weighted squared error from `target`."""
@@ -65,13 +64,15 @@ class Cosine(Objective):
 
     def __init__(self, *, weighting: str = "none", angle: bool = False) -> None:
         """Choose one cosine over all (`none`) or the mean over tensors (`layer`); angle: its arccos."""
-        self.weighting = _one_of("weighting", weighting, ("none", "layer"))
+        self.weighting = one_of("objective.weighting", weighting, ("none", "layer"))
         self.angle = angle
 
     def towards(self, target: Gradient) -> Distance:
         """Return the cosine distance from `target`."""
         flat = [tensor.flatten() for tensor in target]
         squares = _squares(flat)
+        if self.weighting == "layer":
+            squares = _above_noise(squares)
         slopes = [torch.empty_like(tensor) for tensor in target]  # large ones are slow to allocate
         whole = self.weighting == "none"
         share = 1.0 if whole else 1 / max(1, sum(square > 0 for square in squares))
@@ -86,7 +87,7 @@ class Cosine(Objective):
                 terms = [(sum(products), sum(length for _, length, _ in terms), sum(squares))]
             total, toward, along = 0.0, list[float](), list[float]()
             for product, length, square in terms:
-                size = math.sqrt(max(length * square, TINY))
+                size = max(math.sqrt(length) * math.sqrt(square), TINY)
                 value, rate = self._shape(product / size, share if square > 0 else 0.0)
                 total += value
                 # the derivative of a cosine by the guess: target / size - cosine guess / length
@@ -114,7 +115,7 @@ def _squares(tensors: Gradient) -> list[float]:
     return [length**2 for length in lengths]
 
 
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
-    if value not in allowed:
-        raise FedsimError(f"attack.objective.{name}: expected {' or '.join(allowed)}, got {value!r}")
-    return value
+def _above_noise(squares: list[float]) -> list[float]:
+    """Set the squared lengths of tensors that are noise to 0."""
+    floor = NOISE**2 * max(squares, default=0.0)
+    return [square if square > floor else 0.0 for square in squares]

@@ -1,12 +1,15 @@
 """The searches by slopes: signed or plain Adam with a schedule, L-BFGS."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 
+from attacks.privacy.matching.checks import number, one_of, whole
+from attacks.privacy.matching.objectives import Objective
+from attacks.privacy.matching.priors import Prior
 from attacks.privacy.matching.problem import Problem, Variables
 from attacks.privacy.matching.watch import Watch
-from fedsim.errors import FedsimError
 
 BETAS = (0.9, 0.999)  # Adam's memory of slopes and of their squares
 
@@ -16,6 +19,9 @@ class Optimiser:
 
     iterations: int
 
+    def check(self, objective: Objective, priors: Sequence[Prior]) -> None:
+        """Complain about parts that this search cannot take into account."""
+
     def minimise(self, problem: Problem, variables: Variables, watch: Watch) -> None:
         """Search from `variables`, showing every step to `watch`, which keeps the best."""
         raise NotImplementedError
@@ -24,7 +30,7 @@ class Optimiser:
 class Adam(Optimiser):
     """Adam, optionally on the sign of the slopes, with a decaying step.
 
-    Papers: Geiping et al. (NeurIPS 2020) for signs and steps; the soft sign is tanh, sharpened over time.
+    Papers: Geiping et al. (NeurIPS 2020) for signs and steps; the soft sign is tanh, softer over time.
     """
 
     def __init__(
@@ -42,13 +48,13 @@ class Adam(Optimiser):
         sign: `none`, `hard`, `soft`. decay: `none`, `steps` (a tenth at 3/8, 5/8, 7/8), `cosine`.
         box: keep pixels in [0, 1].
         """
-        _one_of("sign", sign, ("none", "hard", "soft"))
-        _one_of("decay", decay, ("none", "steps", "cosine"))
-        self.iterations = at_least_one("iterations", iterations)
-        self.step = step
+        one_of("optimiser.sign", sign, ("none", "hard", "soft"))
+        one_of("optimiser.decay", decay, ("none", "steps", "cosine"))
+        self.iterations = whole("optimiser.iterations", iterations)
+        self.step = number("optimiser.step", step)
         self.sign = sign
         self.decay = decay
-        self.warmup = warmup
+        self.warmup = whole("optimiser.warmup", warmup, 0)
         self.box = box
 
     def minimise(self, problem: Problem, variables: Variables, watch: Watch) -> None:
@@ -73,6 +79,7 @@ class Adam(Optimiser):
                     variable.addcdiv_(mean, square.div(two).sqrt_().add_(1e-8), value=-step)
                 if self.box:
                     problem.parametrisation.keep_inside(variables[0])
+        watch.see(problem.value_and_slopes(variables)[0], variables)
 
     def _factor(self, done: float, iteration: int) -> float:
         factor = min(1.0, (iteration + 1) / (self.warmup + 1))
@@ -91,8 +98,8 @@ class LBFGS(Optimiser):
 
     def __init__(self, *, iterations: int = 300, history: int = 50) -> None:
         """Set the number of evaluations of the objective, and how many steps the curvature remembers."""
-        self.iterations = at_least_one("iterations", iterations)
-        self.history = history
+        self.iterations = whole("optimiser.iterations", iterations)
+        self.history = whole("optimiser.history", history)
 
     def minimise(self, problem: Problem, variables: Variables, watch: Watch) -> None:
         """Walk down."""
@@ -114,15 +121,3 @@ class LBFGS(Optimiser):
             return value
 
         optimiser.step(evaluate)  # type: ignore[no-untyped-call]
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise FedsimError(f"attack.optimiser.{name}: expected one of {', '.join(allowed)}, got {value!r}")
-
-
-def at_least_one(name: str, value: int) -> int:
-    """Return a number of iterations, or complain."""
-    if not isinstance(value, int) or value < 1:
-        raise FedsimError(f"attack.optimiser.{name}: expected a whole number of at least 1, got {value!r}")
-    return value

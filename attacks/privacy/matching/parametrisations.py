@@ -60,6 +60,7 @@ class Span(Pixels):
                 f"attack.parametrisation=span: the images do not enter linear layer {layer.name!r} directly. "
                 "Remedy: attack.parametrisation=pixels, or a fully connected model."
             )
+        layer.expect_room(size)
         origin, basis = input_span(layer, size)
         self.register_buffer("origin", origin)
         self.register_buffer("basis", basis)
@@ -70,7 +71,7 @@ class Span(Pixels):
 
     def images(self, point: Tensor) -> Tensor:
         """Return the images in normalised units that coordinates stand for."""
-        return (point.view(-1, len(self.basis)) @ self.basis + self.origin).view(-1, *self.shape)
+        return (point @ self.basis + self.origin).view(-1, *self.shape)
 
     def keep_inside(self, point: Tensor) -> None:
         """Do nothing: the span alone holds the images."""

@@ -17,6 +17,7 @@ the one solution of d1 = f'(z) * (W2^T d2) in the two column spaces, its outer p
 the search goes on in a smaller space.
 """
 
+import dataclasses
 import logging
 import math
 import time
@@ -26,13 +27,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from attacks.privacy.matching import checks
 from attacks.privacy.matching.linear_layers import LinearLayer, affine_span, linear_chain, row_space
+from attacks.privacy.matching.problem import private_copy
 from fedsim import progress
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Attack
-from fedsim.models.last_linear import last_features, last_linear_name
 from fedsim.randomness import generator
-from fedsim.types import Observation, Reconstruction, Task
+from fedsim.types import Interrupted, Observation, Reconstruction, Task
 
 log = logging.getLogger(__name__)
 SAME = 1e-3  # of the typical length: two points nearer than this are one image
@@ -56,10 +58,10 @@ class Peeling(Attack):
 
         tolerance: distance from the second layer's space. Exact gradients give 1e-6, wrong points 1e-1.
         """
-        self.starts = starts
-        self.steps = steps
-        self.tolerance = tolerance
-        self.seconds = math.inf if seconds is None else seconds
+        self.starts = checks.whole("starts", starts)
+        self.steps = checks.whole("steps", steps)
+        self.tolerance = checks.number("tolerance", tolerance)
+        self.seconds = checks.seconds("seconds", seconds)
         self.seed = seed
 
     def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
@@ -67,48 +69,71 @@ class Peeling(Attack):
         started = time.perf_counter()
         observation = observations[-1]
         layers, between = linear_chain(model, task, observation)
-        size = observation.num_examples or layers[0].rank
-        if size > 1 and len(layers) < 2:
+        first, rank = layers[0], layers[0].rank
+        size = observation.num_examples or rank
+        if size is None:
+            raise FedsimError(
+                "the gradient does not show how many examples it is of. "
+                "Remedy: add num_examples to federation.disclose."
+            )
+        different = size if rank is None else min(size, rank)  # equal images are one
+        if different > 1 and len(layers) < 2:
             raise FedsimError(
                 "peeling a batch needs two linear layers in a row, and the model has one. Remedy: attack=ig."
             )
-        second, act = (layers[1], between[0]) if size > 1 else (layers[0], nn.Identity())
-        peel = Peel.of(layers[0], second, act, size)
-        random, idle = generator(self.seed, "peeling"), 0
-        with progress.bar("peeling", size) as advance:
-            while len(peel.inputs) < size and idle < PATIENCE:
-                if time.perf_counter() > started + self.seconds:
-                    break
+        if different > 1:  # an image has K - 1 coordinates and units + 1 - K equations
+            first.expect_room(2 * different)
+            layers[1].expect_room(different)
+        second, act = (layers[1], between[0]) if different > 1 else (first, nn.Identity())
+        peel = Peel.of(first, second, act, different)
+        interrupted = False
+        try:
+            self._search(peel, observation, started + self.seconds)
+        except KeyboardInterrupt:
+            interrupted = True
+        if not len(peel.inputs):
+            if interrupted:
+                raise KeyboardInterrupt
+            raise FedsimError(
+                f"none of the {size} inputs of layer {first.name!r} was found. Remedy: attack=ig; "
+                "peeling needs exact gradients of one step, and four times as many units as images."
+            )
+        if len(peel.inputs) < different:
+            log.warning("found %d of %d inputs of layer %r", len(peel.inputs), different, first.name)
+        guess = _reconstruction(model, task, observation, first, peel, size)
+        guess = dataclasses.replace(guess, seconds=time.perf_counter() - started)
+        if interrupted:
+            raise Interrupted(guess)
+        return guess
+
+    def _search(self, peel: "Peel", observation: Observation, deadline: float) -> None:
+        random, idle = generator(self.seed, "peeling", observation.round, observation.client), 0
+        with progress.bar("peeling", peel.size) as advance:
+            while len(peel.inputs) < peel.size and idle < PATIENCE and time.perf_counter() < deadline:
                 fresh = peel.search(self.starts, self.steps, self.tolerance, random)
                 idle = 0 if fresh else idle + 1
                 advance(len(peel.inputs))
-        inputs = peel.inputs
-        if not len(inputs):
-            raise FedsimError(
-                f"none of the {size} inputs of layer {layers[0].name!r} was found. Remedy: attack=ig; "
-                "peeling needs exact gradients of one step, and four times as many units as images."
-            )
-        if len(inputs) < size:
-            log.warning("found %d of %d inputs of layer %r", len(inputs), size, layers[0].name)
-        rows = inputs[:, :-1].float()
-        if layers[0].task_shape is None:
-            return Reconstruction(
-                embeddings=rows,
-                embedding_layer=layers[0].name,
-                confidence=peel.residual,
-                seconds=time.perf_counter() - started,
-            )
-        mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (task.mean, task.std))
-        images = inputs[:, :-1].view(-1, *task.input_shape) * std.double() + mean.double()
-        labels = read_labels(model, task, observation, images.float()) if len(images) == size else None
-        return Reconstruction(
-            images=images.clamp(0, 1).float(),
-            labels=labels,
-            class_counts=None if labels is None else labels.bincount(minlength=task.num_classes),
-            class_presence=None if labels is None else labels.bincount(minlength=task.num_classes) > 0,
-            confidence=peel.residual,
-            seconds=time.perf_counter() - started,
-        )
+
+
+def _reconstruction(
+    model: nn.Module, task: Task, observation: Observation, first: LinearLayer, peel: "Peel", size: int
+) -> Reconstruction:
+    """Say what was found: images with their labels, or features."""
+    rows = peel.inputs[:, :-1]
+    if first.task_shape is None:
+        return Reconstruction(embeddings=rows.float(), embedding_layer=first.name, confidence=peel.residual)
+    mean, std = (torch.tensor(v, dtype=torch.float64).view(1, -1, 1, 1) for v in (task.mean, task.std))
+    images = (rows.view(-1, *task.input_shape) * std + mean).clamp(0, 1).float()
+    labels, copies = read_labels(model, task, observation, first.name, images, peel.errors, size)
+    images, labels = images.repeat_interleave(copies, dim=0), labels.repeat_interleave(copies)
+    counts = labels.bincount(minlength=task.num_classes) if len(images) == size else None
+    return Reconstruction(
+        images=images,
+        labels=labels,
+        class_counts=counts,
+        class_presence=None if counts is None else counts > 0,
+        confidence=peel.residual,
+    )
 
 
 @dataclass(eq=False)
@@ -170,6 +195,7 @@ class Peel:
         if left == 1:  # one outer product: its rows are the input
             row = row_space(first, 1)[0]
             candidates = (row / row[-1])[None]
+            candidates = candidates[candidates.isfinite().all(dim=1)]
         else:
             rest = Membership(
                 first, self.second - self.next_errors.T @ self.outputs, self.weight, self.act, left
@@ -180,13 +206,14 @@ class Peel:
             points, residuals = rest.descend(points, steps)
             candidates = rest.inputs(points[residuals < 30 * tolerance])
         before = len(self.inputs)
-        if self.size == 1:
+        if self.size == 1 and len(candidates):
             self.inputs = candidates
+            self.errors = (self.first @ candidates[0] / candidates[0].dot(candidates[0]))[None]
         elif len(candidates):
             # The peeled gradients carry the errors of all subtractions; the whole ones do not.
             points, residuals = self.whole.descend(self.whole.points(self._distinct(candidates)), 8)
             for point, residual in zip(points, residuals.tolist(), strict=True):
-                if residual < tolerance:
+                if residual < tolerance and len(self.inputs) < self.size:
                     self._keep(point, residual)
         return len(self.inputs) - before
 
@@ -277,18 +304,41 @@ def derivative(act: Activation, values: Tensor) -> Tensor:
         return torch.autograd.grad(act(values).sum(), values)[0]
 
 
-def read_labels(model: nn.Module, task: Task, observation: Observation, images: Tensor) -> Tensor:
-    """Read the label of each image of a whole batch from the last layer's gradient.
+def read_labels(
+    model: nn.Module,
+    task: Task,
+    observation: Observation,
+    layer: str,
+    images: Tensor,
+    errors: Tensor,
+    size: int,
+) -> tuple[Tensor, Tensor]:
+    """Read the label of each image from its error at the first layer, and how often the image is there.
 
-    [G | g] = D^T [E | 1] with D = (p - y) / K: embeddings E and probabilities p are known for known images.
+    The error is J^T (p - y) / K for the one label y: the direction tells y, and the length, where the
+    learning rate is known, how many equal images it stands for.
     """
-    embeddings, logits = last_features(model, task.input_shape, observation.sent, images)
-    name = last_linear_name(model, task.input_shape)
-    gradient = torch.cat(
-        [observation.received[f"{name}.weight"], observation.received[f"{name}.bias"][:, None]], dim=1
-    ).double()
-    if observation.kind == "update":
-        gradient = -gradient / (observation.learning_rate or 1.0)
-    errors = torch.linalg.lstsq(with_one(embeddings.double()).T, gradient.T).solution  # (K, C)
-    found: Tensor = (logits.double().softmax(dim=1) - len(images) * errors).argmax(dim=1)
-    return found
+    own = private_copy(model, observation, torch.float64, torch.device("cpu"))
+    leaving = list[Tensor]()
+    own.get_submodule(layer).register_forward_hook(lambda module, inputs, output: leaving.append(output))
+    logits = own(images.double())
+    by_class = torch.stack(
+        [
+            torch.autograd.grad(logits[:, c].sum(), leaving[0], retain_graph=True)[0]
+            for c in range(logits.shape[1])
+        ]
+    )  # (C, N, units)
+    mean = torch.einsum("nc,cnu->nu", logits.detach().softmax(dim=1), by_class)
+    guesses = (mean - by_class) / size
+    scale = 1.0 if observation.kind == "gradient" else -(observation.learning_rate or 1.0)
+    cosines = nn.functional.cosine_similarity(guesses, errors / scale, dim=2)
+    labels: Tensor = cosines.argmax(dim=0)
+    copies = torch.ones(len(images), dtype=torch.int64)
+    if len(images) < size and (observation.kind == "gradient" or observation.learning_rate is not None):
+        chosen = guesses[labels, torch.arange(len(images))]
+        copies = (
+            ((errors / scale).norm(dim=1) / chosen.norm(dim=1).clamp(min=1e-300)).round().long().clamp(min=1)
+        )
+        if int(copies.sum()) > size:
+            copies = torch.ones_like(copies)
+    return labels, copies

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from attacks.privacy.matching.checks import number
+
 Term = tuple[float, Tensor, Tensor | None]  # value; an output, and the derivative of the value by it
 Penalty = Callable[[Tensor], Term]
 
@@ -31,7 +33,7 @@ class TotalVariation(Prior):
 
     def __init__(self, *, weight: float = 1e-3) -> None:
         """Set the weight of the penalty."""
-        self.weight = weight
+        self.weight = number("priors.weight", weight, positive=False)
 
     def on(self, model: nn.Module) -> Penalty:
         """Return the total variation."""
@@ -60,7 +62,7 @@ class Length(Prior):
 
     def __init__(self, *, weight: float = 1e-6) -> None:
         """Set the weight of the penalty."""
-        self.weight = weight
+        self.weight = number("priors.weight", weight, positive=False)
 
     def on(self, model: nn.Module) -> Penalty:
         """Return the mean square."""
@@ -76,7 +78,7 @@ class BatchNormStatistics(Prior):
 
     def __init__(self, *, weight: float = 0.1) -> None:
         """Set the weight of the penalty."""
-        self.weight = weight
+        self.weight = number("priors.weight", weight, positive=False)
 
     def on(self, model: nn.Module) -> Penalty:
         """Return the squared distance of the statistics entering each BatchNorm layer from its own."""
@@ -88,7 +90,9 @@ class BatchNormStatistics(Prior):
                 return
             entering = inputs[0].transpose(0, 1).flatten(1)
             mean_gap = (entering.mean(dim=1) - layer.running_mean).square().sum()
-            distances.append(mean_gap + (entering.var(dim=1) - layer.running_var).square().sum())
+            distances.append(
+                mean_gap + (entering.var(dim=1, unbiased=False) - layer.running_var).square().sum()
+            )
 
         layers = [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
         for layer in layers:
@@ -112,7 +116,7 @@ class GroupConsistency(Prior):
 
     def __init__(self, *, weight: float = 0.01) -> None:
         """Set the weight of the penalty; it acts with attack.candidates of at least 2."""
-        self.weight = weight
+        self.weight = number("priors.weight", weight, positive=False)
 
     def on(self, model: nn.Module) -> Penalty:
         """Return the mean squared distance from the candidates' mean image."""
@@ -129,7 +133,7 @@ class Orthogonality(Prior):
 
     def __init__(self, *, weight: float = 0.1) -> None:
         """Set the weight of the penalty."""
-        self.weight = weight
+        self.weight = number("priors.weight", weight, positive=False)
 
     def on(self, model: nn.Module) -> Penalty:
         """Return the mean squared cosine of all pairs of a batch."""

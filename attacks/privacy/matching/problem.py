@@ -24,6 +24,8 @@ Slopes = Callable[[Weights, Tensor, Tensor], Sequence[Tensor]]  # of the loss by
 class Problem:
     """One private batch to find."""
 
+    round: int
+    client: int
     task: Task
     model: nn.Module  # the attack's own copy, holding what was sent
     weights: Weights  # its parameters

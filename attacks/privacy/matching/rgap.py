@@ -17,13 +17,14 @@ pixels.
 import dataclasses
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from attacks.privacy.matching.checks import number
 from attacks.privacy.matching.problem import local_steps
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Attack
@@ -39,7 +40,7 @@ class RGAP(Attack):
 
     def __init__(self, *, smoothness: float = 0.001) -> None:
         """Set the weight of smooth images where a layer has fewer equations than unknowns."""
-        self.smoothness = smoothness
+        self.smoothness = number("smoothness", smoothness)
 
     def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
         """Recover the image behind a gradient of one example."""
@@ -60,13 +61,15 @@ class RGAP(Attack):
         if not bool(error.any()):
             raise FedsimError("rgap: the last layer's bias gradient is zero: nothing to divide by")
         values = error @ last_gradient / error.dot(error)  # the input of the last layer
+        if float((last_gradient - torch.outer(error, values)).norm()) > 0.01 * float(last_gradient.norm()):
+            raise FedsimError("rgap: the gradient is of more than one example. Remedy: attack=ig.")
         label = error.argmin()
         error, misses = error @ sent[f"{last.name}.weight"], list[float]()
         mean, std = (torch.tensor(v, dtype=torch.float64).view(-1, 1, 1) for v in (task.mean, task.std))
         black, white, zero = -mean / std, (1 - mean) / std, mean.new_zeros(1)
-        for number, layer in reversed(list(enumerate(layers))):
-            first = number == 0
-            positive = not first and isinstance(layers[number - 1].activation, nn.ReLU | nn.Sigmoid)
+        for place, layer in reversed(list(enumerate(layers))):
+            first = place == 0
+            positive = not first and isinstance(layers[place - 1].activation, nn.ReLU | nn.Sigmoid)
             system = LayerSystem.of(layer, sent, gradient, values, error)
             values, miss = system.solve(
                 lowest=black.expand(task.input_shape).flatten() if first else zero if positive else None,
@@ -185,7 +188,7 @@ def chain(model: nn.Module, task: Task) -> list[Layer]:
     calls = list[tuple[str, nn.Module, Tensor, Tensor]]()
     leaves = [(name, module) for name, module in model.named_modules() if not list(module.children())]
 
-    def note(name: str) -> object:
+    def note(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
         return lambda module, inputs, output: calls.append((name, module, inputs[0], output))
 
     handles = [module.register_forward_hook(note(name)) for name, module in leaves]
@@ -194,14 +197,14 @@ def chain(model: nn.Module, task: Task) -> list[Layer]:
     try:
         with torch.no_grad():
             logits = model(probe)
-            replayed = probe
-            for _, module, _, _ in list(calls):
-                replayed = module(replayed)
     finally:
         for handle in handles:
             handle.remove()
-    layers = list[Layer]()
-    for name, module, entering, leaving in calls[: len(calls) // 2]:
+    layers, reached = list[Layer](), probe
+    for name, module, entering, leaving in calls:
+        if entering is not reached and not torch.equal(entering, reached):
+            raise FedsimError(f"rgap: layer {name!r} does not follow the one before it. Remedy: attack=ig.")
+        reached = leaving
         if isinstance(module, nn.Conv2d | nn.Linear):
             shapes = {"in_shape": tuple(entering.shape[1:]), "out_shape": tuple(leaving.shape[1:])}
             layers.append(Layer(name=name, module=module, activation=None, **shapes))
@@ -212,8 +215,13 @@ def chain(model: nn.Module, task: Task) -> list[Layer]:
                 f"rgap cannot undo layer {name!r} ({type(module).__name__}). "
                 "Remedy: attack=gauss_newton or attack=ig."
             )
-    plain = torch.equal(replayed, logits) and len(layers) > 0
-    if not plain or layers[-1].activation is not None or None in [layer.activation for layer in layers[:-1]]:
+    activations = [layer.activation for layer in layers]
+    if (
+        not torch.equal(reached, logits)
+        or not layers
+        or None in activations[:-1]
+        or activations[-1] is not None
+    ):
         raise FedsimError("rgap: the model is no plain chain of layers and activations. Remedy: attack=ig.")
     if layers[-1].module.bias is None:
         raise FedsimError("rgap: the last layer has no bias to divide by. Remedy: attack=ig.")

@@ -3,6 +3,7 @@
 import torch
 from torch import Generator, Tensor
 
+from attacks.privacy.matching.checks import number, whole
 from fedsim.types import Task
 
 
@@ -19,7 +20,7 @@ class Normal(Start):
 
     def __init__(self, *, deviation: float = 1.0) -> None:
         """Set the deviation in normalised units; a small one starts at grey."""
-        self.deviation = deviation
+        self.deviation = number("start.deviation", deviation, positive=False)
 
     def draw(self, number: int, task: Task, generator: Generator) -> Tensor:
         """Draw normal pixels."""
@@ -42,8 +43,8 @@ class Patterned(Start):
 
     def __init__(self, *, tile: int = 4, deviation: float = 1.0) -> None:
         """Set the side of the tile in pixels and its deviation in normalised units."""
-        self.tile = tile
-        self.deviation = deviation
+        self.tile = whole("start.tile", tile)
+        self.deviation = number("start.deviation", deviation, positive=False)
 
     def draw(self, number: int, task: Task, generator: Generator) -> Tensor:
         """Draw tiles and repeat them."""

@@ -23,6 +23,7 @@ class Watch:
         """Set when to stop (time.perf_counter), and what to tell about progress."""
         self.deadline = deadline
         self.advance = advance
+        self.shown = 0.0
         self.trace: list[float] = []
         self.value = math.inf
         self.best: list[Tensor] = []
@@ -40,8 +41,14 @@ class Watch:
                 with torch.no_grad():
                     for kept, variable in zip(self.best, variables, strict=True):
                         kept.copy_(variable)
-        if len(self.trace) % 10 == 0:
+        now = time.perf_counter()
+        if now > self.shown + 0.1:
+            self.shown = now
             self.advance(len(self.trace), f"objective {self.value:.3g}")
+        self.check_time()
+
+    def check_time(self) -> None:
+        """End a search that is out of time."""
         if time.perf_counter() > self.deadline:
             raise TimeIsUp
 
