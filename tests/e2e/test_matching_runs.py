@@ -134,3 +134,26 @@ def test_an_attack_that_cannot_work_on_a_model_says_what_to_do(play_small) -> No
         play_small(*ONE, "federation.rounds=1", "attack=peeling")
     with pytest.raises(Exception, match=r"batch of one.*Remedy"):
         play_small(*IMAGES, *ONE, "attack=rgap", folder="second")
+
+
+def test_a_metric_that_cannot_score_is_reported_and_costs_nothing_else(play_small) -> None:
+    small = ("data.shape=[2,5,5]", "metric=[psnr,ssim,lpips]", "attack.optimiser.iterations=3")
+    folder = play_small(*ONE, "model=mlp", "model.width=40", "federation.rounds=1", "attack=ig", *small)
+    assert "psnr" in folder.summary()["metrics"]
+    assert "at least 6 pixels" in " ".join(row.error for row in folder.scores())
+    assert (folder.path / "figures" / "pictures_1_0.png").exists()
+
+
+def test_features_are_judged_by_the_statistics_that_the_client_used(play_small) -> None:
+    folder = play_small(
+        *ONE,
+        "data.shape=[1,12,12]",
+        "model=convnet",
+        "model.width=4",
+        "federation.rounds=1",
+        "federation.batch_size=1",
+        "federation.batch_norm=train",
+        "attack=peeling",
+        "metric=[embedding_error]",
+    )
+    assert metric(folder, "embedding_error") < 1e-3
