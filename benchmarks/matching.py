@@ -5,10 +5,13 @@ python benchmarks/matching.py [--images 8] [--iterations 2000]
 """
 
 import argparse
+import contextlib
 import functools
+import io
 import logging
 import statistics
 import time
+import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -70,9 +73,9 @@ def theirs(
     import breaching
 
     GlobalHydra.instance().clear()
-    settings = breaching.get_attack_config(
-        name, [f"optim.max_iterations={iterations}", "optim.callback=100000"]
-    )
+    overrides = [f"optim.max_iterations={iterations}", "optim.callback=100000"]
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(action="ignore"):
+        settings = breaching.get_attack_config(name, overrides)
     setup = {"device": torch.device("cpu"), "dtype": torch.float32}
     core = Normalised(model, data)
     attacker = breaching.attacks.prepare_attack(core, nn.CrossEntropyLoss(), settings, setup)

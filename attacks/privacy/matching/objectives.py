@@ -44,13 +44,17 @@ class Euclidean(Objective):
     def towards(self, target: Gradient) -> Distance:
         """Return the weighted squared error from `target`."""
         weights = [scale**2 for scale in self.scales(target)]
-        gaps = [torch.empty_like(tensor) for tensor in target]  # large ones are slow to allocate
+        goal, (gap, gaps) = _flat(target), _buffer(target)
 
         def distance(guess: Gradient) -> tuple[float, list[Tensor]]:
-            for gap, mine, theirs in zip(gaps, guess, target, strict=True):
-                torch.sub(mine, theirs, out=gap)
-            value = sum(weight * square for weight, square in zip(weights, _squares(gaps), strict=True))
-            torch._foreach_mul_(gaps, [2 * weight for weight in weights])
+            torch._foreach_copy_(gaps, list(guess))
+            gap.sub_(goal)
+            if self.weighting == "none":
+                value = float(gap.dot(gap))
+                gap.mul_(2)
+            else:
+                value = sum(weight * square for weight, square in zip(weights, _squares(gaps), strict=True))
+                torch._foreach_mul_(gaps, [2 * weight for weight in weights])
             return value, gaps
 
         return distance
@@ -69,37 +73,47 @@ class Cosine(Objective):
 
     def towards(self, target: Gradient) -> Distance:
         """Return the cosine distance from `target`."""
-        flat = [tensor.flatten() for tensor in target]
-        squares = _squares(flat)
         if self.weighting == "layer":
-            squares = _above_noise(squares)
-        slopes = [torch.empty_like(tensor) for tensor in target]  # large ones are slow to allocate
-        whole = self.weighting == "none"
-        share = 1.0 if whole else 1 / max(1, sum(square > 0 for square in squares))
+            return self._by_layer(target)
+        goal, (flat, guessed), (slope, slopes) = _flat(target), _buffer(target), _buffer(target)
+        square = float(goal.dot(goal))
 
         def distance(guess: Gradient) -> tuple[float, list[Tensor]]:
-            rows = [tensor.flatten() for tensor in guess]
-            products = torch.stack(
-                [mine.dot(theirs) for mine, theirs in zip(rows, flat, strict=True)]
-            ).tolist()
-            terms = list(zip(products, _squares(rows), squares, strict=True))
-            if whole:
-                terms = [(sum(products), sum(length for _, length, _ in terms), sum(squares))]
-            total, toward, along = 0.0, list[float](), list[float]()
-            for product, length, square in terms:
-                size = max(math.sqrt(length) * math.sqrt(square), TINY)
-                value, rate = self._shape(product / size, share if square > 0 else 0.0)
+            torch._foreach_copy_(guessed, list(guess))
+            value, toward, along = self._terms(float(flat.dot(goal)), float(flat.dot(flat)), square, 1.0)
+            torch.mul(flat, along, out=slope).add_(goal, alpha=toward)
+            return value, slopes
+
+        return distance
+
+    def _by_layer(self, target: Gradient) -> Distance:
+        squares = _above_noise(_squares(target))
+        share = 1 / max(1, sum(square > 0 for square in squares))
+        slopes = _buffer(target)[1]
+
+        def distance(guess: Gradient) -> tuple[float, list[Tensor]]:
+            pairs = zip(guess, target, strict=True)
+            products = [float(mine.flatten().dot(theirs.flatten())) for mine, theirs in pairs]
+            total = 0.0
+            terms = zip(products, _squares(guess), squares, slopes, guess, target, strict=True)
+            for product, length, square, slope, mine, theirs in terms:
+                value, toward, along = self._terms(product, length, square, share if square > 0 else 0.0)
+                torch.mul(mine, along, out=slope).add_(theirs, alpha=toward)
                 total += value
-                # the derivative of a cosine by the guess: target / size - cosine guess / length
-                toward.append(rate / size)
-                along.append(-rate * product / size / max(length, TINY))
-            if whole:
-                toward, along = toward * len(rows), along * len(rows)
-            for slope, mine, theirs, one, two in zip(slopes, guess, target, along, toward, strict=True):
-                torch.mul(mine, one, out=slope).add_(theirs, alpha=two)
             return total, slopes
 
         return distance
+
+    def _terms(
+        self, product: float, length: float, square: float, share: float
+    ) -> tuple[float, float, float]:
+        """Return a share of the distance, and the factors of target and guess in its derivative.
+
+        The derivative of a cosine by the guess is target / size - cosine guess / length.
+        """
+        size = max(math.sqrt(length) * math.sqrt(square), TINY)
+        value, rate = self._shape(product / size, share)
+        return value, rate / size, -rate * product / size / max(length, TINY)
 
     def _shape(self, cosine: float, share: float) -> tuple[float, float]:
         """Return the distance of a cosine and its derivative, times its share."""
@@ -107,6 +121,20 @@ class Cosine(Objective):
             return share * (1 - cosine), -share
         inside = max(-INSIDE, min(INSIDE, cosine * INSIDE))
         return share * math.acos(inside), -share * INSIDE / math.sqrt(1 - inside**2)
+
+
+def _flat(tensors: Gradient) -> Tensor:
+    return torch.cat([tensor.flatten() for tensor in tensors])
+
+
+def _buffer(tensors: Gradient) -> tuple[Tensor, list[Tensor]]:
+    """Return memory for tensors of these shapes, once as a whole and once as its parts.
+
+    Allocated once: new memory is slow for large models, and many small calls are for small ones.
+    """
+    whole = torch.empty_like(_flat(tensors))
+    parts = torch.split(whole, [tensor.numel() for tensor in tensors])
+    return whole, [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 def _squares(tensors: Gradient) -> list[float]:
