@@ -15,7 +15,7 @@ $(VENV)/.ready: pyproject.toml
 	@touch $@
 
 run: $(VENV)/.ready  ## run the main experiment on embedded data and write its report
-	$(BIN)/fedsim
+	$(BIN)/fedsim attack=span_matching
 
 test: $(VENV)/.ready  ## run all tests
 	$(BIN)/python -m pytest -n 2
