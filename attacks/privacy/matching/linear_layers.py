@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from attacks.privacy.matching.module_calls import module_calls
 from fedsim.errors import FedsimError
 from fedsim.types import Observation, Task
 
@@ -54,44 +55,27 @@ def linear_chain(
     They are found by running the model once and noting which modules act in which order. Layers before
     the first linear one (convolutions) are left alone: then its inputs are features, not images.
     """
-    calls = list[tuple[str, nn.Module, Tensor, Tensor]]()
-
-    def note(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        return lambda module, inputs, output: calls.append((name, module, inputs[0], output))
-
-    leaves = [(name, module) for name, module in model.named_modules() if not list(module.children())]
-    handles = [module.register_forward_hook(note(name)) for name, module in leaves]
-    own = next(model.parameters())
-    probe = torch.rand(2, *task.input_shape, generator=torch.Generator().manual_seed(0)).to(own)
-    try:
-        with torch.no_grad():
-            model(probe)
-    finally:
-        for handle in handles:
-            handle.remove()
-    places = [i for i, (_, module, _, _) in enumerate(calls) if isinstance(module, nn.Linear)]
+    probe, _, calls = module_calls(model, task)
+    places = [place for place, call in enumerate(calls) if isinstance(call.module, nn.Linear)]
     if not places:
         raise FedsimError("the model has no linear layer, whose inputs this attack reads. Remedy: attack=ig.")
-    shift = [torch.tensor(values).view(1, -1, 1, 1).to(own) for values in (task.mean, task.std)]
-    entering = calls[places[0]][2]
+    mean, std = (torch.tensor(values).view(1, -1, 1, 1).to(probe) for values in (task.mean, task.std))
+    entering = calls[places[0]].entering
     is_image = entering.shape[1:].numel() == probe[0].numel() and torch.allclose(
-        entering.flatten(1), ((probe - shift[0]) / shift[1]).flatten(1), atol=1e-5
+        entering.flatten(1), ((probe - mean) / std).flatten(1), atol=1e-5
     )
     layers = [
-        _layer(calls[place][0], observation, task.input_shape if number == 0 and is_image else None)
+        _layer(calls[place].name, observation, task.input_shape if number == 0 and is_image else None)
         for number, place in enumerate(places)
     ]
+    between = list[Callable[[Tensor], Tensor]]()
     for left, right in itertools.pairwise(places):
-        act = _composed([module for _, module, _, _ in calls[left + 1 : right]])
-        if not torch.equal(act(calls[left][3]), calls[right][2]):
+        between.append(_composed([call.module for call in calls[left + 1 : right]]))
+        if not torch.equal(between[-1](calls[left].leaving), calls[right].entering):
             raise FedsimError(
-                f"more than modules acts between linear layers {calls[left][0]!r} and {calls[right][0]!r}. "
+                f"more than modules acts between {calls[left].name!r} and {calls[right].name!r}. "
                 "Remedy: a model whose activations are modules, or attack=ig."
             )
-    between = [
-        _composed([module for _, module, _, _ in calls[left + 1 : right]])
-        for left, right in itertools.pairwise(places)
-    ]
     return layers, between
 
 

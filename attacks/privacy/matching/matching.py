@@ -123,7 +123,7 @@ class Matching(Attack):
                 f"the search diverged from {ATTEMPTS} seeds in each of {self.restarts} restarts. "
                 "Remedy: a smaller attack.optimiser.step."
             )
-        if len(best.trace) > 1 and best.value >= best.trace[0]:
+        if begun is None and len(best.trace) > 1 and best.value >= best.trace[0]:
             log.warning("the search never improved on its start. Remedy: a smaller attack.optimiser.step")
         guess = self._reconstruction(problem, best, fixed, time.perf_counter() - started)
         if interrupted:

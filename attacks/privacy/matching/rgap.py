@@ -17,7 +17,7 @@ pixels.
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from attacks.privacy.matching.checks import number
+from attacks.privacy.matching.module_calls import module_calls
 from attacks.privacy.matching.problem import local_steps
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Attack
@@ -185,23 +186,10 @@ class LayerSystem:
 
 def chain(model: nn.Module, task: Task) -> list[Layer]:
     """Return the model's layers in order, or say why it is no plain chain."""
-    calls = list[tuple[str, nn.Module, Tensor, Tensor]]()
-    leaves = [(name, module) for name, module in model.named_modules() if not list(module.children())]
-
-    def note(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        return lambda module, inputs, output: calls.append((name, module, inputs[0], output))
-
-    handles = [module.register_forward_hook(note(name)) for name, module in leaves]
-    own = next(model.parameters())
-    probe = torch.rand(1, *task.input_shape, generator=torch.Generator().manual_seed(0)).to(own)
-    try:
-        with torch.no_grad():
-            logits = model(probe)
-    finally:
-        for handle in handles:
-            handle.remove()
+    probe, logits, calls = module_calls(model, task)
     layers, reached = list[Layer](), probe
-    for name, module, entering, leaving in calls:
+    for call in calls:
+        name, module, entering, leaving = call.name, call.module, call.entering, call.leaving
         if entering is not reached and not torch.equal(entering, reached):
             raise FedsimError(f"rgap: layer {name!r} does not follow the one before it. Remedy: attack=ig.")
         reached = leaving
