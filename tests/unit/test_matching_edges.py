@@ -7,13 +7,13 @@ import torch
 from torch import nn
 
 from attacks.privacy.labels.ilrg import ILRG
-from attacks.privacy.matching.labels import Given, Restored
+from attacks.privacy.matching.labels import Given, Joint, Restored
 from attacks.privacy.matching.levenberg_marquardt import LevenbergMarquardt
 from attacks.privacy.matching.matching import Matching
 from attacks.privacy.matching.objectives import Cosine, Euclidean
 from attacks.privacy.matching.optimisers import LBFGS, Adam
 from attacks.privacy.matching.peeling import Peel, Peeling
-from attacks.privacy.matching.priors import TotalVariation
+from attacks.privacy.matching.priors import GroupConsistency, TotalVariation
 from attacks.privacy.matching.rgap import RGAP
 from attacks.privacy.matching.starts import Normal
 from fedsim import build
@@ -204,3 +204,26 @@ def test_wrong_layers_are_refused(observe, layers: object) -> None:
         Matching(
             objective=Cosine(), labels=Given(labels=[0]), start=Normal(), optimiser=Adam(), layers=layers
         ).run(model, TASK, [observe(model, random_images(1), torch.tensor([0]))])
+
+
+@pytest.mark.parametrize("labels", [Given(labels=[0, 1, 2]), Joint()])
+def test_candidates_in_one_go_are_like_one_by_one(observe, labels: object) -> None:
+    model = model_of(width=20)
+    seen = observe(model, random_images(3), torch.tensor([0, 1, 2]))
+    attack = Matching(
+        objective=Cosine(),
+        labels=labels,
+        start=Normal(),
+        optimiser=Adam(iterations=2),
+        priors=[TotalVariation(), GroupConsistency()],
+        candidates=4,
+        double=True,
+    )
+    problem = attack._problem(model, TASK, seen, labels.fixed(model, TASK, [seen]))
+    assert problem.together
+    variables = attack._begin(problem, None, torch.Generator().manual_seed(0))
+    value, slopes = problem.value_and_slopes(variables)
+    apart, apart_slopes = dataclasses.replace(problem, together=False).value_and_slopes(variables)
+    assert value == pytest.approx(apart, rel=1e-12)
+    for mine, theirs in zip(slopes, apart_slopes, strict=True):
+        assert torch.allclose(mine, theirs, rtol=1e-9, atol=1e-12)

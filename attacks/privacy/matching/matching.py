@@ -23,7 +23,7 @@ from attacks.privacy.matching.linear_layers import linear_chain
 from attacks.privacy.matching.objectives import Objective
 from attacks.privacy.matching.optimisers import Optimiser
 from attacks.privacy.matching.parametrisations import Pixels, Span
-from attacks.privacy.matching.priors import Prior
+from attacks.privacy.matching.priors import BatchNormStatistics, Prior
 from attacks.privacy.matching.problem import Problem, Variables, local_steps, private_copy
 from attacks.privacy.matching.starts import Start
 from attacks.privacy.matching.watch import Diverged, TimeIsUp, Watch
@@ -71,7 +71,8 @@ class Matching(Attack):
         """Put the parts together.
 
         first: an attack whose images to start from. parametrisation: `pixels`, or `span` for models whose
-        first layer is linear. candidates: guesses that are searched together (group consistency).
+        first layer is linear. candidates: guesses that are searched together, the best of which counts:
+        restarts as one batch, and what group consistency compares.
         seconds: time budget of the search; `first` has its own. layers: beginnings of the names of the
         tensors to compare.
         known_only: leave out entries that are exactly zero, as a sparsifying client sends them.
@@ -191,6 +192,10 @@ class Matching(Attack):
             known=tuple((tensor != 0).to(self.dtype) for tensor in target) if self.known_only else None,
             size=size,
             candidates=self.candidates,
+            together=self.candidates > 1
+            and learning_rate is None
+            and observation.batch_norm == "eval"
+            and not any(isinstance(prior, BatchNormStatistics) for prior in self.priors),  # it hooks layers
             steps=steps,
             learning_rate=learning_rate,
             labels=None if fixed is None else fixed.labels.to(device),

@@ -35,7 +35,7 @@ class Pixels(nn.Module):
 
     def pixels(self, images: Tensor) -> Tensor:
         """Return images in normalised units as pixels in [0, 1]."""
-        return images * self.std + self.mean
+        return torch.addcmul(self.mean, images, self.std)
 
     def keep_inside(self, point: Tensor) -> None:
         """Move a point back to where pixels are in [0, 1]."""
