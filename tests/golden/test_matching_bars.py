@@ -123,10 +123,10 @@ def test_peeling_hands_on_features_behind_convolutions(cifar: Dataset) -> None:
 def gelu_cnn(task) -> nn.Module:
     """Three smooth convolutions and a linear layer."""
     layers: OrderedDict[str, nn.Module] = OrderedDict(normalize=Normalize(task))
-    for number, (entering, stride) in enumerate(((3, 2), (8, 2), (8, 1)), start=1):
-        layers[f"conv{number}"] = nn.Conv2d(entering, 8, 5, stride=stride, padding=2)
+    for number, (entering, stride) in enumerate(((3, 2), (16, 2), (16, 1)), start=1):
+        layers[f"conv{number}"] = nn.Conv2d(entering, 16, 3, stride=stride, padding=1)
         layers[f"activation{number}"] = nn.GELU()
-    layers["flatten"], layers["output"] = nn.Flatten(), nn.Linear(512, task.num_classes)
+    layers["flatten"], layers["output"] = nn.Flatten(), nn.Linear(1024, task.num_classes)
     return nn.Sequential(layers)
 
 
