@@ -4,7 +4,7 @@ References: Inverting Gradients on FCN-3/MNIST has 20 dB with restored labels in
 figure 4; breaching's best on LeNetZhu is 18.6 dB after 2000 iterations; SPEAR (2024) is exact to about 25.
 """
 
-from collections import OrderedDict
+import functools
 
 import pytest
 import torch
@@ -23,7 +23,6 @@ from fedsim.metrics.embedding_error import EmbeddingError
 from fedsim.metrics.psnr import PSNR
 from fedsim.models.fcn3 import fcn3
 from fedsim.models.last_linear import layer_inputs
-from fedsim.models.layers import Normalize
 from fedsim.models.lenet5 import lenet5
 from fedsim.models.lenet_zhu import lenet_zhu
 from fedsim.models.mlp import mlp
@@ -120,20 +119,10 @@ def test_peeling_hands_on_features_behind_convolutions(cifar: Dataset) -> None:
     assert score.value < 1e-4
 
 
-def gelu_cnn(task) -> nn.Module:
-    """Three smooth convolutions and a linear layer."""
-    layers: OrderedDict[str, nn.Module] = OrderedDict(normalize=Normalize(task))
-    for number, (entering, stride) in enumerate(((3, 2), (16, 2), (16, 1)), start=1):
-        layers[f"conv{number}"] = nn.Conv2d(entering, 16, 3, stride=stride, padding=1)
-        layers[f"activation{number}"] = nn.GELU()
-    layers["flatten"], layers["output"] = nn.Flatten(), nn.Linear(1024, task.num_classes)
-    return nn.Sequential(layers)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("activation", ["sigmoid", "tanh", "gelu"])
+@pytest.mark.parametrize("activation", ["sigmoid", "tanh"])
 def test_gauss_newton_is_exact_on_smooth_convolutions(cifar: Dataset, activation: str) -> None:
-    make = gelu_cnn if activation == "gelu" else lambda task: lenet_zhu(task, activation=activation)
+    make = functools.partial(lenet_zhu, activation=activation)
     score, guess, _ = play(preset("gauss_newton"), cifar, seeded(make, cifar, 4), 1, 4)
     # Saturated tanh units amplify the rounding of float32 gradients: 100 dB on 7 of 8 images, not on all.
     assert score.value >= (95 if activation == "tanh" else 100)
