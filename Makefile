@@ -29,7 +29,7 @@ format: $(VENV)/.ready  ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.ready  ## measurements: ratios against a bare loop
+bench: $(VENV)/.ready  ## run all measurements (two hours)
 	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
 clean:  ## remove the virtual environment and caches

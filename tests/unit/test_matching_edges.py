@@ -90,7 +90,7 @@ def test_an_update_of_one_step_is_peeled_like_a_gradient(observe, rate: float | 
 def test_a_layer_too_narrow_for_the_batch_is_refused(observe) -> None:
     model, images, labels = model_of(width=12), random_images(9), torch.arange(9) % 4
     seen = observe(model, images, labels)
-    with pytest.raises(FedsimError, match=r"12 units: too few.*Remedy"):
+    with pytest.raises(FedsimError, match=r"12 units.*at least 18 for 9 examples.*Remedy"):
         Peeling().run(model, TASK, [seen])
     attack = span_attack()
     attack.optimiser = LBFGS(iterations=3)

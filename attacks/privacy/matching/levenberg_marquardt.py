@@ -76,7 +76,7 @@ class LevenbergMarquardt(Optimiser):
                 watch.check_time()
                 try:
                     moved = point - solve(damping).view_as(point)
-                except RuntimeError:  # a singular matrix: more damping
+                except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # singular: more damping
                     moved_value = math.inf
                 else:
                     moved_gap = exact(moved.flatten())

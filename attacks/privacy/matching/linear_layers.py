@@ -38,11 +38,12 @@ class LinearLayer:
         gaps = values[:-1] / values[1:].clamp(min=max(float(values[0]) * ROUNDING, 1e-300))
         return int(gaps.argmax()) + 1 if float(gaps.max()) > CLEAR_GAP else None
 
-    def expect_room(self, size: int) -> None:
-        """Refuse a batch that the gradient is too small to hold."""
-        if size > min(self.augmented.shape):
+    def expect_room(self, size: int, *, each: int = 1) -> None:
+        """Refuse a batch that the gradient is too small to hold, with so many units for `each` example."""
+        if each * size > min(self.augmented.shape):
             raise FedsimError(
-                f"linear layer {self.name!r} has {len(self.weight)} units: too few for {size} examples. "
+                f"linear layer {self.name!r} has {len(self.weight)} units and {self.weight.shape[1]} inputs: "
+                f"expected at least {each * size} for {size} examples. "
                 "Remedy: smaller batches, a wider layer, or attack=ig."
             )
 

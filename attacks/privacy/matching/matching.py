@@ -12,7 +12,6 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -36,15 +35,6 @@ from fedsim.types import Interrupted, Observation, Reconstruction, Task
 log = logging.getLogger(__name__)
 ATTEMPTS = 3  # new seeds for a restart that diverges
 TRACE = 500  # points that are kept of an objective's curve
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Found:
-    """The end of one search."""
-
-    variables: Variables
-    value: float
-    trace: list[float]
 
 
 class Matching(Attack):
@@ -103,18 +93,18 @@ class Matching(Attack):
         if fixed is not None and begun is not None and begun.labels is not None:
             fixed = _agreeing(fixed, begun)
         problem = self._problem(model, task, observations[-1], fixed)
-        best: Found | None = None
+        best: Watch | None = None
         interrupted = False
         with progress.bar("matching", self.restarts * self.optimiser.iterations) as advance:
             for number in range(self.restarts):
                 shown = functools.partial(_advance, advance, number * self.optimiser.iterations)
                 watch = Watch(started + self.seconds, shown)
                 try:
-                    found = self._search(problem, begun, number, watch)
+                    self._search(problem, begun, number, watch)
                 except KeyboardInterrupt:
-                    interrupted, found = True, _end(watch)
-                if found is not None and (best is None or found.value < best.value):
-                    best = found
+                    interrupted = True
+                if watch.best and (best is None or watch.value < best.value):
+                    best = watch
                 if interrupted or time.perf_counter() > started + self.seconds:
                     break
         if best is None:
@@ -204,9 +194,7 @@ class Matching(Attack):
             penalties=tuple(prior.on(own) for prior in self.priors),
         )
 
-    def _search(
-        self, problem: Problem, begun: Reconstruction | None, number: int, watch: Watch
-    ) -> Found | None:
+    def _search(self, problem: Problem, begun: Reconstruction | None, number: int, watch: Watch) -> None:
         """Run one restart; one that diverges begins again from a new seed."""
         for attempt in range(ATTEMPTS):
             random = generator(self.seed, "matching", problem.round, problem.client, number, attempt)
@@ -217,13 +205,12 @@ class Matching(Attack):
                 else:
                     self.optimiser.minimise(problem, variables, watch)
             except TimeIsUp:
-                pass
+                return
             except Diverged:
                 log.warning("restart %d diverged after %d steps: begins again", number, len(watch.trace))
                 watch.forget()
-                continue
-            return _end(watch)
-        return None
+            else:
+                return
 
     def _begin(self, problem: Problem, begun: Reconstruction | None, random: torch.Generator) -> Variables:
         """Return first variables: drawn images, the first of them replaced by those of `first`."""
@@ -241,10 +228,10 @@ class Matching(Attack):
         return variables
 
     def _reconstruction(
-        self, problem: Problem, best: Found, fixed: FixedLabels | None, seconds: float
+        self, problem: Problem, best: Watch, fixed: FixedLabels | None, seconds: float
     ) -> Reconstruction:
         """Choose the candidate whose gradient is nearest, and say what was recovered."""
-        variables = [variable.detach() for variable in best.variables]
+        variables = [variable.detach() for variable in best.best]
         labels = problem.labels_of(variables)
         parts = torch.split(problem.parametrisation.images(variables[0]), problem.size)
         residuals = [problem.residual(part, labels) for part in parts]
@@ -267,12 +254,6 @@ class Matching(Attack):
 
 def _advance(advance: Callable[..., None], before: int, done: int, note: str) -> None:
     advance(before + done, note)
-
-
-def _end(watch: Watch) -> Found | None:
-    if not watch.best:
-        return None
-    return Found(variables=watch.best, value=watch.value, trace=watch.trace)
 
 
 def _thinned(trace: list[float]) -> tuple[float, ...]:

@@ -82,7 +82,7 @@ class Peeling(Attack):
                 "peeling a batch needs two linear layers in a row, and the model has one. Remedy: attack=ig."
             )
         if different > 1:  # an image has K - 1 coordinates and units + 1 - K equations
-            first.expect_room(2 * different)
+            first.expect_room(different, each=2)
             layers[1].expect_room(different)
         second, act = (layers[1], between[0]) if different > 1 else (first, nn.Identity())
         peel = Peel.of(first, second, act, different)

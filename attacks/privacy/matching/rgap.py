@@ -6,7 +6,8 @@ Paper: Zhu and Blaschko, R-GAP: Recursive Gradient Attack on Privacy (ICLR 2021)
     help where equations are too few.
 Assumes: one example; a plain chain of convolutions or linear layers and activations that can be undone
     (sigmoid, tanh, leaky ReLU; of ReLU the active units); biases in the last layer.
-Fails: with poolings, BatchNorm, residual connections, GELU and SiLU, and on defended gradients.
+Fails: with poolings, BatchNorm, residual connections, GELU and SiLU, and on defended gradients. Where
+    equations are too few, the residual is small although the image is only the smoothest of many.
 
 The last layer's gradient is (p - y) e^T, so its input e and everything behind it is known. From the back:
 the activation is undone, z = W a + b are equations for the input a of the layer; the gradient of W, with the
@@ -49,7 +50,8 @@ class RGAP(Attack):
         observation = observations[-1]
         if observation.num_examples not in (None, 1):
             raise FedsimError(
-                f"rgap: expected a batch of one, got {observation.num_examples} examples. Remedy: attack=ig."
+                f"rgap: expected a batch of one, got {observation.num_examples} examples. "
+                "Remedy: federation.batch_size=1, or attack=ig."
             )
         steps, learning_rate = local_steps(observation)
         if steps > 1:
@@ -68,13 +70,14 @@ class RGAP(Attack):
         error, misses = error @ sent[f"{last.name}.weight"], list[float]()
         mean, std = (torch.tensor(v, dtype=torch.float64).view(-1, 1, 1) for v in (task.mean, task.std))
         black, white, zero = -mean / std, (1 - mean) / std, mean.new_zeros(1)
+        endless = mean.new_full((1,), math.inf)
         for place, layer in reversed(list(enumerate(layers))):
             first = place == 0
             positive = not first and isinstance(layers[place - 1].activation, nn.ReLU | nn.Sigmoid)
             system = LayerSystem.of(layer, sent, gradient, values, error)
             values, miss = system.solve(
-                lowest=black.expand(task.input_shape).flatten() if first else zero if positive else None,
-                highest=white.expand(task.input_shape).flatten() if first else None,
+                lowest=black.expand(task.input_shape).flatten() if first else zero if positive else -endless,
+                highest=white.expand(task.input_shape).flatten() if first else endless,
                 quiet=self.smoothness**2 * roughness(task.input_shape) if first else None,
             )
             error = system.forward.T @ system.error
@@ -142,9 +145,7 @@ class LayerSystem:
             gradient=slope.flatten(),
         )
 
-    def solve(
-        self, *, lowest: Tensor | None, highest: Tensor | None, quiet: Tensor | None
-    ) -> tuple[Tensor, float]:
+    def solve(self, *, lowest: Tensor, highest: Tensor, quiet: Tensor | None) -> tuple[Tensor, float]:
         """Return the layer's input and how well it fits.
 
         Where equations are too few, the quadratic form `quiet` chooses (None: the smallest input), and bounds
@@ -166,15 +167,12 @@ class LayerSystem:
             found = torch.linalg.solve(square, slope)
             for _ in range(SOLVES):
                 loud = silent @ found > limit
-                extra, extra_slope = silent[loud].T @ silent[loud], silent[loud].T @ limit[loud]
-                for wall, outside in (
-                    (lowest, None if lowest is None else found < lowest),
-                    (highest, None if highest is None else found > highest),
-                ):
-                    if wall is not None and outside is not None:
-                        extra = extra + scale * torch.diag(outside.double())
-                        extra_slope = extra_slope + scale * outside * wall
-                found = torch.linalg.solve(square + extra, slope + extra_slope)
+                inside = found.clamp(lowest, highest)
+                outside = scale * (found != inside)
+                more = silent[loud].T @ silent[loud] + torch.diag(outside)
+                found = torch.linalg.solve(
+                    square + more, slope + silent[loud].T @ limit[loud] + outside * inside
+                )
         return found, float((rows @ found - right).norm() / right.norm())
 
     def _size(self) -> Tensor:
