@@ -4,6 +4,7 @@ python benchmarks/exact.py [--batches 10] [--images 8]
 """
 
 import argparse
+import functools
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from fedsim.errors import FedsimError
 from fedsim.interfaces import Attack
 from fedsim.metrics.psnr import PSNR
 from fedsim.models.layers import Normalize
+from fedsim.models.lenet5 import lenet5
 from fedsim.models.lenet_zhu import lenet_zhu
 from fedsim.models.mlp import mlp
 from fedsim.randomness import generator
@@ -32,11 +34,11 @@ def preset(name: str, *overrides: str) -> Attack:
     return build.experiment(build.compose([f"attack={name}", *overrides, "name=benchmark"])).attack
 
 
-def gelu_cnn(task: Task) -> nn.Module:
-    """Three smooth convolutions and a linear layer."""
+def gelu_cnn(task: Task, kernel: int = 5) -> nn.Module:
+    """Three smooth convolutions and a linear layer, with torch's own initialisation."""
     layers: OrderedDict[str, nn.Module] = OrderedDict(normalize=Normalize(task))
     for number, (entering, stride) in enumerate(((3, 2), (16, 2), (16, 1)), start=1):
-        layers[f"conv{number}"] = nn.Conv2d(entering, 16, 3, stride=stride, padding=1)
+        layers[f"conv{number}"] = nn.Conv2d(entering, 16, kernel, stride=stride, padding=kernel // 2)
         layers[f"activation{number}"] = nn.GELU()
     layers["flatten"], layers["output"] = nn.Flatten(), nn.Linear(1024, task.num_classes)
     return nn.Sequential(layers)
@@ -103,7 +105,9 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--batches", type=int, default=10)
     options.add_argument("--images", type=int, default=8)
-    options.add_argument("--only", nargs="*", default=["span", "trained", "activations", "smooth", "relu"])
+    options.add_argument(
+        "--only", nargs="*", default=["span", "trained", "activations", "smooth", "relu", "limits"]
+    )
     chosen = options.parse_args()
     torch.set_num_threads(1)
     mnist, cifar = mnist_small(), cifar10_small()
@@ -133,7 +137,21 @@ def main() -> None:
 
             row(f"rgap, LeNetZhu {activation}", preset("rgap"), cifar, zhu, 1, chosen.images)
             row(f"gauss_newton, LeNetZhu {activation}", preset("gauss_newton"), cifar, zhu, 1, chosen.images)
-        row("gauss_newton, 3-layer GELU CNN", preset("gauss_newton"), cifar, gelu_cnn, 1, chosen.images)
+        row("gauss_newton, 3-layer GELU CNN, 5x5", preset("gauss_newton"), cifar, gelu_cnn, 1, chosen.images)
+    if "limits" in chosen.only:  # where Gauss-Newton is known to fail
+        newton = preset("gauss_newton")
+        row("gauss_newton, 3-layer GELU CNN, 3x3", newton, cifar, functools.partial(gelu_cnn, kernel=3), 1, 2)
+        row(
+            "gauss_newton, LeNetZhu relu",
+            newton,
+            cifar,
+            functools.partial(lenet_zhu, activation="relu"),
+            1,
+            2,
+        )
+        row("gauss_newton, LeNet-5", newton, cifar, lenet5, 1, 2)
+        pair = preset("gauss_newton", "attack.optimiser.dense=7000", "attack.optimiser.iterations=9")
+        row("gauss_newton, LeNetZhu sigmoid", pair, cifar, lenet_zhu, 2, 1)
     if "relu" in chosen.only:
         for activation in ("leaky_relu", "relu"):
 

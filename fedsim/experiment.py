@@ -89,6 +89,7 @@ def play(experiment: Experiment, folder: RunFolder) -> None:
     """Play all rounds on the experiment's engine; observations and truth land in the run folder."""
     setup = ServerSetup(
         model=experiment.model,
+        task=experiment.task,
         test=experiment.test,
         federation=experiment.federation,
         attack=experiment.attack,

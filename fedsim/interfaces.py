@@ -10,7 +10,7 @@ from fedsim.types import Kind, Observation, Reconstruction, Score, Task, Truth, 
 class Attack:
     """A malicious server: it may choose what it broadcasts, and reads private data out of replies."""
 
-    def craft(self, round: int, weights: Weights) -> Weights:
+    def craft(self, model: nn.Module, task: Task, round: int, weights: Weights) -> Weights:
         """Return what to broadcast in place of the honest weights (honest but curious by default).
 
         Training goes on from what was sent: an attack that crafts every round gives up on accuracy.

@@ -19,7 +19,7 @@ from fedsim.errors import FedsimError
 from fedsim.federation import Federation
 from fedsim.interfaces import Attack
 from fedsim.records import arrays_of, decode, encode
-from fedsim.types import Fault, Observation, RoundResult, Weights, reply_problem
+from fedsim.types import Fault, Observation, RoundResult, Task, Weights, reply_problem
 
 log = logging.getLogger(__name__)
 LONGEST_REASON = 500  # characters
@@ -31,6 +31,7 @@ class ServerSetup:
     """What the server works with, and where its findings go as they come."""
 
     model: nn.Module
+    task: Task
     test: Images
     federation: Federation
     attack: Attack
@@ -82,7 +83,8 @@ class ObservingStrategy(Strategy):
         attack, broadcast = self.setup.attack, arrays
         self._sent = decode(arrays)
         if type(attack).craft is not Attack.craft:
-            crafted = attack.craft(server_round, {name: w.clone() for name, w in self._sent.items()})
+            own = {name: weight.clone() for name, weight in self._sent.items()}
+            crafted = attack.craft(self.setup.model, self.setup.task, server_round, own)
             if problem := reply_problem(crafted, self._sent):
                 raise FedsimError(f"{type(attack).__name__}.craft changed the model's form: {problem}")
             self._sent, broadcast = crafted, encode(crafted)

@@ -6,6 +6,23 @@ from torch import Tensor, nn
 from fedsim.errors import FedsimError
 from fedsim.types import Task
 
+
+class Square(nn.Module):
+    """z^2: the gradients of a two-layer network with it show the span of its inputs, nothing more."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Square."""
+        return values.square()
+
+
+class SquareCube(nn.Module):
+    """z^2 + z^3: the simplest activation whose second and third moments both show the inputs."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Add square and cube."""
+        return values.square() * (1 + values)
+
+
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
     "leaky_relu": nn.LeakyReLU,
@@ -13,6 +30,11 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "gelu": nn.GELU,
     "sigmoid": nn.Sigmoid,
     "tanh": nn.Tanh,
+    "softplus": nn.Softplus,
+    "elu": nn.ELU,
+    "linear": nn.Identity,
+    "square": Square,
+    "square_cube": SquareCube,
 }
 
 

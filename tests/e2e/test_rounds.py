@@ -309,14 +309,14 @@ def test_an_interrupted_run_keeps_its_scores_and_report(small, tmp_path) -> None
 
 def test_a_crafted_broadcast_reaches_clients_and_its_form_is_checked(small, tmp_path) -> None:
     class Zero(Attack):
-        def craft(self, round, weights):
+        def craft(self, model, task, round, weights):
             return {name: torch.zeros_like(tensor) for name, tensor in weights.items()}
 
         def run(self, model, task, observations):
             return Reconstruction()
 
     class ZeroInPlace(Zero):
-        def craft(self, round, weights):
+        def craft(self, model, task, round, weights):
             for tensor in weights.values():
                 tensor.zero_()
             return weights
@@ -333,7 +333,7 @@ def test_a_crafted_broadcast_reaches_clients_and_its_form_is_checked(small, tmp_
             assert all(torch.allclose(seen.received[key], gradient[key], atol=1e-7) for key in gradient)
 
     class Deform(Zero):
-        def craft(self, round, weights):
+        def craft(self, model, task, round, weights):
             return {name: tensor[:1] for name, tensor in weights.items()}
 
     with pytest.raises(FedsimError, match=r"Deform\.craft changed the model's form"):

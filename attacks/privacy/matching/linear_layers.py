@@ -48,15 +48,22 @@ class LinearLayer:
             )
 
 
-def linear_chain(
-    model: nn.Module, task: Task, observation: Observation
-) -> tuple[list[LinearLayer], list[Callable[[Tensor], Tensor]]]:
-    """Return the model's linear layers in order, and what acts between each and the next.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Chain:
+    """A model's linear layers in order of action, and what acts between each and the next."""
 
-    They are found by running the model once and noting which modules act in which order. Layers before
-    the first linear one (convolutions) are left alone: then its inputs are features, not images.
+    names: list[str]
+    between: list[Callable[[Tensor], Tensor]]
+    begins_with_image: bool  # what enters the first is the normalised image, not features
+    ends_with_logits: bool
+
+
+def linear_names(model: nn.Module, task: Task) -> Chain:
+    """Find a model's linear layers by running it once and noting which modules act in which order.
+
+    Layers before the first linear one (convolutions) are left alone: its inputs are features then.
     """
-    probe, _, calls = module_calls(model, task)
+    probe, logits, calls = module_calls(model, task)
     places = [place for place, call in enumerate(calls) if isinstance(call.module, nn.Linear)]
     if not places:
         raise FedsimError("the model has no linear layer, whose inputs this attack reads. Remedy: attack=ig.")
@@ -65,10 +72,6 @@ def linear_chain(
     is_image = entering.shape[1:].numel() == probe[0].numel() and torch.allclose(
         entering.flatten(1), ((probe - mean) / std).flatten(1), atol=1e-5
     )
-    layers = [
-        _layer(calls[place].name, observation, task.input_shape if number == 0 and is_image else None)
-        for number, place in enumerate(places)
-    ]
     between = list[Callable[[Tensor], Tensor]]()
     for left, right in itertools.pairwise(places):
         between.append(_composed([call.module for call in calls[left + 1 : right]]))
@@ -77,7 +80,24 @@ def linear_chain(
                 f"more than modules acts between {calls[left].name!r} and {calls[right].name!r}. "
                 "Remedy: a model whose activations are modules, or attack=ig."
             )
-    return layers, between
+    return Chain(
+        names=[calls[place].name for place in places],
+        between=between,
+        begins_with_image=is_image,
+        ends_with_logits=calls[places[-1]].leaving is logits,
+    )
+
+
+def linear_chain(
+    model: nn.Module, task: Task, observation: Observation
+) -> tuple[list[LinearLayer], list[Callable[[Tensor], Tensor]]]:
+    """Return the model's linear layers with their gradients, in order, and what acts between them."""
+    chain = linear_names(model, task)
+    layers = [
+        linear_layer(name, observation, task.input_shape if not place and chain.begins_with_image else None)
+        for place, name in enumerate(chain.names)
+    ]
+    return layers, chain.between
 
 
 def input_span(layer: LinearLayer, size: int) -> tuple[Tensor, Tensor]:
@@ -100,7 +120,8 @@ def affine_span(basis: Tensor) -> tuple[Tensor, Tensor]:
     return point, directions
 
 
-def _layer(name: str, observation: Observation, shape: tuple[int, int, int] | None) -> LinearLayer:
+def linear_layer(name: str, observation: Observation, shape: tuple[int, int, int] | None) -> LinearLayer:
+    """Return a layer as it was sent, with its gradient; `shape` where images enter it."""
     weight, bias = f"{name}.weight", f"{name}.bias"
     if bias not in observation.sent:
         raise FedsimError(

@@ -30,7 +30,7 @@ from fedsim import progress
 from fedsim.errors import FedsimError, in_words
 from fedsim.interfaces import Attack
 from fedsim.randomness import generator
-from fedsim.types import Interrupted, Observation, Reconstruction, Task
+from fedsim.types import Interrupted, Observation, Reconstruction, Task, Weights
 
 log = logging.getLogger(__name__)
 ATTEMPTS = 3  # new seeds for a restart that diverges
@@ -84,6 +84,10 @@ class Matching(Attack):
         self.known_only = known_only
         self.dtype = torch.float64 if double else torch.float32
         self.seed = seed
+
+    def craft(self, model: nn.Module, task: Task, round: int, weights: Weights) -> Weights:
+        """Broadcast what the attack to start from wants."""
+        return weights if self.first is None else self.first.craft(model, task, round, weights)
 
     def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
         """Search for the images of the observed batch."""

@@ -1,0 +1,102 @@
+"""Inputs one by one: those whose column of slopes act'(W x + b) lies in the gradient's column space.
+
+The hidden layer's gradient is G = S diag(lambda) X with S_ji = act'(w_j.x_i + b), so the column of every true
+input lies in the m x B column space of G, and that of any other point does not. Each input is a small
+least-squares problem of its own, whatever the others are.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attacks.privacy.stein.quadrature import Activation, slope_levels, slopes
+
+ROOM = 2**24  # entries of the largest temporary tensor
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Columns:
+    """The units in coordinates of the inputs' span, and the column space that slopes must lie in."""
+
+    units: Tensor  # (m, B)
+    bias: float
+    act: Activation
+    basis: Tensor  # (m, B) orthonormal
+
+    @classmethod
+    def of(cls, units: Tensor, gradient: Tensor, bias: float, act: Activation) -> "Columns":
+        """Take the column space from a gradient (m, B)."""
+        return cls(units=units, bias=bias, act=act, basis=torch.linalg.qr(gradient)[0])
+
+    def slopes(self, points: Tensor) -> Tensor:
+        """Return act'(w.x + b) of points (n, B) at all units: (n, m)."""
+        return slopes(self.act, points @ self.units.T + self.bias)[0]
+
+    def outside(self, columns: Tensor) -> Tensor:
+        """Return the part of rows (n, m) that is orthogonal to the column space."""
+        return columns - (columns @ self.basis) @ self.basis.T
+
+    def refine(self, points: Tensor, directions: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        """Move points within a subspace (k, B) towards membership; return them with relative residuals."""
+        share = max(1, ROOM // (len(self.units) * len(directions)))
+        parts = [self._refine(part, directions, steps) for part in torch.split(points, share)]
+        return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+
+    def _refine(self, points: Tensor, directions: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        """Take Levenberg-Marquardt steps, all points side by side."""
+        units = self.units @ directions.T  # (m, k)
+        eye = torch.eye(len(directions), dtype=points.dtype)
+        at = points @ directions.T
+        damping = torch.full((len(points),), 1e-3, dtype=points.dtype)
+        first, second = slopes(self.act, at @ units.T + self.bias)
+        gaps, sizes = self._gaps(first)
+        values = gaps.square().sum(1)
+        for _ in range(steps):
+            rates = (second / sizes)[:, :, None] * units  # (n, m, k)
+            rates = rates - self.basis @ (self.basis.T @ rates)
+            square, slope = rates.mT @ rates, (gaps[:, None, :] @ rates)[:, 0]
+            ridge = damping * square.diagonal(dim1=1, dim2=2).mean(1).clamp(min=1e-30)
+            moved = at - torch.linalg.solve(square + ridge[:, None, None] * eye, slope)
+            moved_first, moved_second = slopes(self.act, moved @ units.T + self.bias)
+            moved_gaps, moved_sizes = self._gaps(moved_first)
+            moved_values = moved_gaps.square().sum(1)
+            better = moved_values < values  # false for NaN
+            for old, new in (
+                (at, moved),
+                (second, moved_second),
+                (gaps, moved_gaps),
+                (sizes, moved_sizes),
+                (values, moved_values),
+            ):
+                old[better] = new[better]
+            damping = torch.where(better, damping / 5, damping * 4).clamp(1e-12, 1e6)
+        return at @ directions, values.sqrt()
+
+    def _gaps(self, columns: Tensor) -> tuple[Tensor, Tensor]:
+        sizes = columns.norm(dim=1, keepdim=True).clamp(min=1e-30)
+        return self.outside(columns) / sizes, sizes
+
+    def round(self, points: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        """Return columns of two slopes nearest to the column space, and their relative residuals.
+
+        For activations with one kink a column holds two numbers only: it is projected on the column space
+        and rounded, in turns, until it stays as it is.
+        """
+        levels = slope_levels(self.act)
+        assert levels is not None
+        low, high = levels
+        active = points @ self.units.T + self.bias > 0
+        for _ in range(steps):
+            columns = torch.where(active, high, low).to(points.dtype)
+            inside = columns - self.outside(columns)
+            above = (inside * active).sum(1) / active.sum(1).clamp(min=1)
+            below = (inside * ~active).sum(1) / (~active).sum(1).clamp(min=1)
+            now = inside > ((above + below) / 2)[:, None]
+            if torch.equal(now, active):
+                break
+            active = now
+        columns = torch.where(active, high, low).to(points.dtype)
+        gaps, _ = self._gaps(columns)
+        mixed = active.any(1) & ~active.all(1)  # a column of one slope says nothing
+        return columns, torch.where(mixed, gaps.norm(dim=1), torch.inf)
