@@ -5,12 +5,21 @@ python benchmarks/stein.py [--only bars batches ...] [--seeds 10]
 
 import argparse
 import copy
+import itertools
+import math
+import resource
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import torch
 from torch import nn
 
+from attacks.privacy.stein.decomposition import diagonalise, least_squares, parafac_columns, powers
+from attacks.privacy.stein.moments import Units
+from attacks.privacy.stein.stein import estimate
 from fedsim import build
 from fedsim.client import batch_gradient, load_weights
 from fedsim.data.cifar10_small import cifar10_small
@@ -18,10 +27,15 @@ from fedsim.data.images import Dataset
 from fedsim.data.mnist_small import mnist_small
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Attack
+from fedsim.metrics.class_rows import match_rows
 from fedsim.metrics.psnr import PSNR
+from fedsim.models.fcn3 import fcn3
+from fedsim.models.last_linear import layer_inputs
+from fedsim.models.layers import activation_layer
+from fedsim.models.lenet5 import lenet5
 from fedsim.models.two_layer import two_layer
 from fedsim.randomness import generator
-from fedsim.types import Observation, Task, Truth, Weights
+from fedsim.types import Observation, Reconstruction, Task, Truth, Weights
 
 Change = Callable[[Weights, torch.Generator], Weights]
 FIRST_SEED = 2000  # none of these was used while the attack was written
@@ -93,10 +107,14 @@ def row(
             lowest.append(0.0)
             continue
         seconds.append(time.process_time() - started)
-        score = PSNR().score(guess, Truth(round=1, client=0, images=images, labels=labels))
-        assert score is not None
-        means.append(score.value)
-        lowest.append(min(score.per_example))
+        if guess.images is None:
+            means.append(example_decibels(model, sent, images, guess)[0])
+            lowest.append(example_decibels(model, sent, images, guess)[1])
+        else:
+            score = PSNR().score(guess, Truth(round=1, client=0, images=images, labels=labels))
+            assert score is not None
+            means.append(score.value)
+            lowest.append(min(score.per_example))
         sure.append(guess.confidence or 0.0)
     exact, ordered = sum(value >= 100 for value in lowest), sorted(lowest)
     print(
@@ -105,6 +123,18 @@ def row(
         f"residual up to {max(sure, default=0):.0e}, {sum(seconds) / max(1, len(seconds)):6.2f} CPU s",
         flush=True,
     )
+
+
+def example_decibels(
+    model: nn.Module, sent: Weights, images: torch.Tensor, guess: Reconstruction
+) -> tuple[float, float]:
+    """Return the mean and the lowest signal-to-noise ratio of recovered features, in dB."""
+    assert guess.embeddings is not None
+    assert guess.embedding_layer is not None
+    true = layer_inputs(model, guess.embedding_layer, sent, images)[0].double()
+    gaps = (match_rows(guess.embeddings.double(), true) - true).norm(dim=1) / true.norm(dim=1)
+    values = -20 * gaps.clamp(min=1e-12).log10()
+    return float(values.mean()), float(values.min())
 
 
 def bars(seeds: int) -> None:
@@ -174,8 +204,116 @@ def sparse(seeds: int) -> None:
         row(title, attack, mnist, network(784, "tanh"), 8, seeds, kept(share))
 
 
+def deep(seeds: int) -> None:
+    """Features that enter the last two linear layers of deeper models."""
+    mnist, cifar, attack = mnist_small(), cifar10_small(), preset("stein_exact")
+    for title, data, make, size in (
+        ("features of LeNet-5, CIFAR-10", cifar, lenet5, 8),
+        ("features of LeNet-5 tanh, CIFAR-10", cifar, lambda task: lenet5(task, activation="tanh"), 8),
+        ("features of FCN-3, MNIST", mnist, fcn3, 32),
+    ):
+        row(title, attack, data, make, size, seeds)
+
+
+def paper(seeds: int) -> None:
+    """The published estimator on vectors of length one: its error falls with the root of the units."""
+    act, points = activation_layer("square_cube"), list[tuple[float, float]]()
+    for count in (10_000, 100_000, 1_000_000):
+        errors, started = list[float](), time.process_time()
+        for seed in range(FIRST_SEED, FIRST_SEED + max(2, seeds // 2)):
+            inputs, units = vectors(act, inputs=32, size=4, count=count, seed=seed)
+            found = estimate(units, act, 0.0, inputs=32, size=4, random=generator(seed, "paper"))
+            errors.append(float((match_rows(found.inputs, inputs) - inputs).norm(dim=1).mean()))
+        mean = sum(errors) / len(errors)
+        points.append((math.log(count), math.log(mean)))
+        seconds = (time.process_time() - started) / len(errors)
+        print(
+            f"z^2 + z^3, 32 inputs, B=4, {count:>8} units: relative error {mean:.3f}, {seconds:.1f} CPU s",
+            flush=True,
+        )
+    (left, high), (right, low) = points[0], points[-1]
+    print(f"slope of the logarithms {(low - high) / (right - left):.2f}, theory -0.5", flush=True)
+
+
+def cost(seeds: int) -> None:
+    """Time and memory of the published estimator at the size of CIFAR-10, in a process of its own."""
+    for inputs, count in ((784, 100_000), (784, 1_000_000), (3072, 1_000_000)):
+        program = f"import stein; stein.one_estimate({inputs}, {count})"
+        subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parent)
+
+
+def one_estimate(inputs: int, count: int) -> None:
+    """Run one estimate and print its cost."""
+    torch.set_num_threads(1)
+    act = activation_layer("square_cube")
+    true, units = vectors(act, inputs=inputs, size=4, count=count, seed=FIRST_SEED)
+    before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    found = estimate(units, act, 0.0, inputs=inputs, size=4, passes=4, random=generator(0, "cost"))
+    error = float((match_rows(found.inputs, true) - true).norm(dim=1).mean())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    seconds = time.process_time() - started
+    print(
+        f"{inputs} inputs, B=4, {count:>8} units: {seconds:6.1f} CPU s, peak {peak / 2**20:.2f} GB "
+        f"({before / 2**20:.2f} before), relative error {error:.2f}",
+        flush=True,
+    )
+
+
+def vectors(act: nn.Module, *, inputs: int, size: int, count: int, seed: int) -> tuple[torch.Tensor, Units]:
+    """Return random unit vectors, and units with their gradients, drawn anew at every pass."""
+    random = generator(seed, "vectors")
+    rows = torch.randn(size, inputs, generator=random, dtype=torch.float64)
+    rows = rows / rows.norm(dim=1, keepdim=True)
+    levels = torch.sign(torch.randn(size, generator=random)) * (0.5 + torch.rand(size, generator=random))
+    chunk = max(1, 2**23 // inputs)
+
+    def units() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        drawn = generator(seed, "units")
+        for begin in range(0, count, chunk):
+            weights = torch.randn(min(chunk, count - begin), inputs, generator=drawn)
+            yield weights, act(weights @ rows.T.float()) @ levels
+
+    return rows, units
+
+
+def tensors(seeds: int) -> None:
+    """Simultaneous diagonalisation and least squares against tensorly's parafac, on equal noisy tensors."""
+    for size in (4, 8, 16):
+        for level in (0.0, 0.01, 0.1):
+            ours, theirs, times = list[float](), list[float](), [0.0, 0.0]
+            for seed in range(FIRST_SEED, FIRST_SEED + seeds):
+                random = generator(seed, "tensors")
+                columns = torch.randn(size, size, generator=random, dtype=torch.float64)
+                columns = columns / columns.norm(dim=0)
+                weights = torch.sign(torch.randn(size, generator=random, dtype=torch.float64))
+                tensor = (powers(columns, 3) @ weights).view(size, size, size)
+                noise = torch.randn(tensor.shape, generator=random, dtype=torch.float64)
+                noise = sum(noise.permute(order) for order in itertools.permutations(range(3)))
+                tensor = tensor + level * noise * tensor.norm() / noise.norm()
+                stack, started = tensor.permute(2, 0, 1), time.process_time()
+                found = least_squares(stack, diagonalise(stack, None, random)[0], 150)
+                between = time.process_time()
+                rival = parafac_columns(tensor, random)
+                times[0] += between - started
+                times[1] += time.process_time() - between
+                ours.append(_apart(found, columns))
+                theirs.append(min((_apart(one, columns) for one in rival), default=1.0))
+            median = seeds // 2
+            print(
+                f"{size} vectors, noise {level:<5g} median error ours {sorted(ours)[median]:.1e}, "
+                f"parafac {sorted(theirs)[median]:.1e}; CPU ratio {times[0] / max(times[1], 1e-9):.2f}",
+                flush=True,
+            )
+
+
+def _apart(found: torch.Tensor, columns: torch.Tensor) -> float:
+    """Return the mean distance of unit vectors from the true ones, in the best order and sign."""
+    return float((match_rows(torch.cat([found, -found], dim=1).T, columns.T) - columns.T).norm(dim=1).mean())
+
+
 SECTIONS: dict[str, Callable[[int], None]] = {
-    section.__name__: section for section in (bars, activations, batches, noise, sparse)
+    section.__name__: section
+    for section in (bars, activations, batches, noise, sparse, deep, paper, cost, tensors)
 }
 
 

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
@@ -12,6 +14,7 @@ from fedsim.types import RoundResult
 
 TRUE, GUESSED = "#9aa5b1", "#d64545"
 INK = "#323f4b"
+ERRORS = ("image_error", "embedding_error")  # relative ones, with a rate
 SHARES = ("leacc", "lnacc", "irec", "accuracy", "ssim", "embedding_cosine", "probability_cosine")  # 0 to 1
 
 
@@ -139,6 +142,21 @@ def confusion_figure(true: Tensor, guessed: Tensor) -> Figure:
     return figure
 
 
+def _fit(axes: Axes, groups: Mapping[str, Sequence[tuple[float, float]]]) -> None:
+    """Draw an error on logarithmic axes, with the straight line that fits it: its slope is the rate."""
+    axes.set_yscale("log")
+    for points in groups.values():
+        known = [(math.log(x), math.log(y)) for x, y in points if x > 0 and y > 0]
+        if len({x for x, _ in known}) >= 3:
+            slope, height = np.polyfit([x for x, _ in known], [y for _, y in known], 1)
+            ends = [min(known)[0], max(known)[0]]
+            heights = [math.exp(height + slope * x) for x in ends]
+            label = f"slope {slope:.2f}"
+            axes.plot([math.exp(x) for x in ends], heights, "--", color=INK, lw=1, label=label)
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(frameon=False, fontsize=8)
+
+
 def curve_figure(name: str, curves: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]) -> Figure:
     """Draw metrics (panels) against one swept setting, a line for every group of runs."""
     figure = Figure(figsize=(1 + 3.0 * len(curves), 3.0), layout="constrained")
@@ -151,6 +169,8 @@ def curve_figure(name: str, curves: Mapping[str, Mapping[str, Sequence[tuple[flo
             axes.set_xscale("log")
             axes.set_xticks(places, [f"{x:g}" for x in places], fontsize=8)
             axes.minorticks_off()
+            if metric in ERRORS:
+                _fit(axes, groups)
         if metric in SHARES:
             axes.set_ylim(0, 1.05)
         axes.set_xlabel(name)

@@ -11,6 +11,7 @@ import yaml
 
 from fedsim import build
 from fedsim.catalog import GROUPS, config_dir, entries
+from fedsim.client import load_weights
 from fedsim.data.synthetic import synthetic
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Attack, Defense, Metric
@@ -25,6 +26,7 @@ PRESETS = {  # (yaml, key): the yaml is there to set this
     *((name, "priors") for name in ("ig", "ig_joint", "ig_fedavg", "modern", "gradinversion_matching")),
     *((name, key) for name in ("dlg", "idlg_matching") for key in ("restarts", "double")),
     *(("span_matching", key) for key in ("first", "parametrisation", "double")),
+    *(("stein_matching", key) for key in ("first", "parametrisation", "double")),
     *(("gauss_newton", key) for key in ("first", "double")),
     ("gradinversion_matching", "candidates"),
     ("fedavg", "mode"),
@@ -112,6 +114,8 @@ def test_an_attack_is_repeatable_and_leaves_observations_untouched(name: str, ob
     experiment = build.experiment(config)
     assert isinstance(experiment.attack, Attack)
     data = build._dataset(build.OmegaConf.to_yaml(config.data))
+    honest = {key: parameter.detach().clone() for key, parameter in experiment.model.named_parameters()}
+    load_weights(experiment.model, experiment.attack.craft(experiment.model, experiment.task, 1, honest))
     number = 1 if name in ONE_IMAGE else 6
     seen = observe(experiment.model, data.train.batch(torch.arange(number)), data.train.labels[:number])
     before = {key: tensor.clone() for key, tensor in (*seen.sent.items(), *seen.received.items())}

@@ -4,6 +4,7 @@ References: Inverting Gradients on FCN-3/MNIST has 20 dB with restored labels in
 figure 4; breaching's best on LeNetZhu is 18.6 dB after 2000 iterations; SPEAR (2024) is exact to about 25.
 """
 
+import dataclasses
 import functools
 
 import pytest
@@ -23,11 +24,12 @@ from fedsim.metrics.embedding_error import EmbeddingError
 from fedsim.metrics.psnr import PSNR
 from fedsim.models.fcn3 import fcn3
 from fedsim.models.last_linear import layer_inputs
+from fedsim.models.layers import Normalize
 from fedsim.models.lenet5 import lenet5
 from fedsim.models.lenet_zhu import lenet_zhu
 from fedsim.models.mlp import mlp
 from fedsim.randomness import generator
-from fedsim.types import Observation, Reconstruction, Score, Truth
+from fedsim.types import Observation, Reconstruction, Score, Task, Truth
 
 
 def preset(name: str, *overrides: str) -> Attack:
@@ -127,6 +129,27 @@ def test_gauss_newton_is_exact_on_smooth_convolutions(cifar: Dataset, activation
     # Saturated tanh units amplify the rounding of float32 gradients: 100 dB on 7 of 8 images, not on all.
     assert score.value >= (95 if activation == "tanh" else 100)
     assert len(guess.trace) <= 13  # the start and at most 12 steps
+    assert guess.confidence < 1e-5
+
+
+def gelu_network(task: Task) -> nn.Module:
+    """Three smooth convolutions and a linear layer, with torch's own initialisation."""
+    layers: list[nn.Module] = [Normalize(task)]
+    for entering, stride in ((3, 2), (16, 2), (16, 1)):
+        layers += [nn.Conv2d(entering, 16, 5, stride=stride, padding=2), nn.GELU()]
+    return nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(task.num_classes))
+
+
+def test_gauss_newton_is_exact_on_gelu_convolutions(cifar: Dataset, observe) -> None:
+    """Pictures of 16x16, for time; benchmarks/exact.py has 32x32."""
+    task = dataclasses.replace(cifar.task, input_shape=(3, 16, 16))
+    model = seeded(gelu_network, dataclasses.replace(cifar, task=task), 4)
+    images = nn.functional.avg_pool2d(cifar.train.batch(torch.tensor([7])), 2)
+    model(images)  # makes the last layer
+    labels = cifar.train.labels[[7]]
+    guess = preset("gauss_newton").run(model, task, [observe(model, images, labels)])
+    assert PSNR().score(guess, Truth(round=1, client=0, images=images, labels=labels)).value >= 100
+    assert len(guess.trace) <= 13
     assert guess.confidence < 1e-5
 
 

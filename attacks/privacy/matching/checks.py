@@ -31,3 +31,10 @@ def number(name: str, value: float, *, positive: bool = True) -> float:
 def seconds(name: str, value: float | None) -> float:
     """Return a time budget; none is endless."""
     return math.inf if value is None else number(name, value)
+
+
+def finite(name: str, value: float) -> float:
+    """Return a number of either sign, or say what was expected."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise FedsimError(f"attack.{name}: expected a number, got {value!r}")
+    return float(value)

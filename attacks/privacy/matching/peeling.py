@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from attacks.privacy.least_squares import fit
 from attacks.privacy.matching import checks
 from attacks.privacy.matching.linear_layers import LinearLayer, affine_span, linear_chain, row_space
 from attacks.privacy.matching.problem import private_copy
@@ -184,7 +185,7 @@ class Peel:
     @property
     def residual(self) -> float:
         """The worst distance of a found input's activations from their space, or what is left of G1."""
-        explained = torch.linalg.lstsq(self.inputs.T, self.first.T).solution.T @ self.inputs
+        explained = fit(self.inputs.T, self.first.T).T @ self.inputs
         unexplained = float((self.first - explained).norm() / self.first.norm())
         return max([unexplained, *self.residuals])
 
@@ -236,7 +237,7 @@ class Peel:
         null = torch.linalg.svd(system, full_matrices=False)[2][-1]
         error, next_error = one @ null[: self.size], two @ null[self.size :]
         # [G1 | g1] = D1^T [X | 1], so the input is 1 on its own error through the pseudo-inverse.
-        through = torch.linalg.lstsq(self.first @ self.whole.basis.T, error[:, None]).solution[:, 0]
+        through = fit(self.first @ self.whole.basis.T, error[:, None])[:, 0]
         factor = 1 / through.dot(self.whole.basis @ row[0])
         self.residuals.append(residual)
         self.inputs = torch.cat([self.inputs, row])

@@ -8,6 +8,8 @@ import torch
 from tensorly.decomposition import parafac
 from torch import Tensor
 
+from attacks.privacy.least_squares import fit
+
 TRIES = 30  # random contractions, of which the best fit is taken
 
 
@@ -87,7 +89,7 @@ def misfit(stack: Tensor, columns: Tensor) -> float:
 
 def coefficients(stack: Tensor, columns: Tensor) -> Tensor:
     """Return the weights (K, B) of common vectors in every matrix of a stack."""
-    found: Tensor = torch.linalg.lstsq(powers(columns, 2), stack.flatten(1).T).solution
+    found: Tensor = fit(powers(columns, 2), stack.flatten(1).T)
     return found.T
 
 

@@ -16,7 +16,7 @@ from fedsim.errors import FedsimError
 from fedsim.models.last_linear import layer_inputs
 from fedsim.types import Observation, Task, Weights
 
-LEVEL = 0.1  # of the output weights: small, so that softmax is nearly even and no lambda_i near zero
+LEVEL = 0.3  # of the output weights: small, so that softmax is nearly even and no lambda_i near zero
 PROBES = 64  # images of noise that measure the size of features
 
 

@@ -8,6 +8,7 @@ least-squares problem of its own, whatever the others are.
 from dataclasses import dataclass
 
 import torch
+from scipy.optimize import linprog
 from torch import Tensor
 
 from attacks.privacy.stein.quadrature import Activation, slope_levels, slopes
@@ -100,3 +101,13 @@ class Columns:
         gaps, _ = self._gaps(columns)
         mixed = active.any(1) & ~active.all(1)  # a column of one slope says nothing
         return columns, torch.where(mixed, gaps.norm(dim=1), torch.inf)
+
+
+def separable(units: Tensor, bias: float, active: Tensor) -> bool:
+    """Say whether some input makes just these units active: a linear programme for its largest margin."""
+    signs = torch.where(active, 1.0, -1.0).to(units)
+    rows = torch.cat([-signs[:, None] * units, torch.ones_like(units[:, :1])], dim=1)  # margin - sign w.x
+    wanted = [0.0] * units.shape[1] + [-1.0]
+    bounds = [(-10.0, 10.0)] * units.shape[1] + [(None, 1.0)]
+    found = linprog(wanted, A_ub=rows.numpy(), b_ub=(signs * bias).numpy(), bounds=bounds)
+    return bool(found.status == 0 and found.x[-1] > -1e-7)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from attacks.privacy.least_squares import fit
 from attacks.privacy.matching import checks
 from attacks.privacy.stein.decomposition import decompose, powers
 from attacks.privacy.stein.head import (
@@ -81,7 +82,7 @@ class Stein(Attack):
         if order not in (None, 3, 4):
             raise FedsimError(f"attack.order: expected 3, 4 or null, got {order!r}")
         self.order = order
-        self.bias = bias
+        self.bias = None if bias is None else checks.finite("bias", bias)
         self.passes = checks.whole("passes", passes)
         self.iterations = checks.whole("iterations", iterations, 0)
         self.seed = seed
@@ -215,7 +216,7 @@ def sizes(
     orders = [order for order in usable if order <= len(tensors)]
     weights = torch.stack(
         [
-            torch.linalg.lstsq(powers(directions, order), tensors[order - 1].reshape(-1, 1)).solution[:, 0]
+            fit(powers(directions, order), tensors[order - 1].reshape(-1, 1))[:, 0]
             / math.sqrt(math.factorial(order))
             for order in orders
         ]
@@ -253,7 +254,7 @@ def explained(units: Units, inputs: Tensor, act: Activation, bias: float) -> flo
         total += float(gradients.square().sum())
         level += float(gradients.sum())
         count += len(weights)
-    levels = torch.linalg.lstsq(square, product[:, None]).solution[:, 0]
+    levels = fit(square, product[:, None])[:, 0]
     left = total - 2 * float(levels @ product) + float(levels @ square @ levels)
     deviation = total - level**2 / count
     return math.sqrt(max(0.0, left) / deviation) if deviation > 0 else 1.0

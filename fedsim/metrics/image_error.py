@@ -1,0 +1,22 @@
+"""Relative error of reconstructed images: the figure that error bounds speak of."""
+
+from torch import Tensor
+
+from fedsim.interfaces import Metric
+from fedsim.metrics.image_matching import image_score
+from fedsim.types import Reconstruction, Score, Truth
+
+
+class ImageError(Metric):
+    """Norm of the difference over the norm of the true image, images optimally matched; 0 is equal."""
+
+    def score(self, guess: Reconstruction, truth: Truth) -> Score | None:
+        """Score the images."""
+        return image_score("image_error", relative_error, guess, truth, highest=False)
+
+
+def relative_error(guess: Tensor, truth: Tensor) -> Tensor:
+    """Return the relative error of each pair of images."""
+    gaps = (guess.double() - truth.double()).flatten(1).norm(dim=1)
+    errors: Tensor = gaps / truth.double().flatten(1).norm(dim=1).clamp(min=1e-12)
+    return errors
