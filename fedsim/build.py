@@ -27,11 +27,10 @@ from fedsim.federation import Federation
 from fedsim.interfaces import Attack, Defense, Metric
 from fedsim.models.batch_norm import set_batch_norm
 from fedsim.randomness import derived_seed
-from fedsim.runfolder import read_tensors, write_tensors
+from fedsim.runfolder import PARTITION_FILE, read_tensors, write_tensors
 from fedsim.types import Task
 
 Kind = TypeVar("Kind")
-PARTITION_FILE = "partition.safetensors"
 
 
 def compose(overrides: Sequence[str] = ()) -> DictConfig:
@@ -112,7 +111,6 @@ def experiment(config: DictConfig) -> Experiment:
     _check_public_images(config)
     data = _dataset(OmegaConf.to_yaml(config.data))
     config_text = OmegaConf.to_yaml(config)
-    _list(config.defense, Defense, "defense")  # clients build their own; a wrong setting should end here
     return Experiment(
         name=str(config.name),
         seed=config.seed,
@@ -126,6 +124,7 @@ def experiment(config: DictConfig) -> Experiment:
         attack=_of_type(_instantiate(config.attack, "attack"), Attack, "attack"),
         attack_name=str(config.choices.attack),
         metrics=_list(config.metric, Metric, "metric"),
+        defenses=_list(config.defense, Defense, "defense"),  # to describe the run; clients build their own
         device=str(config.device),
         threads=config.threads,
     )

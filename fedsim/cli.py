@@ -181,6 +181,8 @@ def _announce(folder: "RunFolder", last_line: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from fedsim.runfolder import as_figure
+
     summary = folder.summary()
     print(f"{summary['name']}: {summary['observations']} observations, {summary['faults']} faults")
     table = Table()
@@ -189,8 +191,8 @@ def _announce(folder: "RunFolder", last_line: bool) -> None:
     table.add_column("blind guess", justify="right")
     for name, value in summary["metrics"].items():
         blind = summary["blind"].get(name)
-        shown = "not finite" if value is None else f"{value:.3f}"
-        table.add_row(name, shown, "" if blind is None else f"{blind:.3f}")
+        shown = "not finite" if value is None else as_figure(value)
+        table.add_row(name, shown, "" if blind is None else as_figure(blind))
     Console().print(table)
     print(f"report: {(folder.path / 'report.html').resolve()}")
     if last_line:

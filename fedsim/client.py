@@ -12,12 +12,13 @@ from torch.nn import functional
 
 from fedsim.data.batches import batch_indices
 from fedsim.data.images import Images
-from fedsim.errors import in_words
+from fedsim.errors import FedsimError, in_words
 from fedsim.federation import Federation
-from fedsim.interfaces import Defense
+from fedsim.interfaces import Defense, LocalStep
 from fedsim.randomness import generator
 from fedsim.records import DecodeOnce, arrays_of, decode, encode
-from fedsim.types import Truth, Weights
+from fedsim.types import Truth, Weights, form_problem
+from fedsim.wire import wire_bytes
 
 CLIENT_FAILED = 2  # Flower's code for an exception in the client's own code
 
@@ -58,7 +59,11 @@ def client_app(setup: Callable[[], ClientSetup], keep_truth: Callable[[Truth], N
             for place, defense in enumerate(made.defenses):
                 random = generator(made.seed, "defense", place, round, client)
                 weights = defense.on_reply(weights, made.federation.reply_kind, random)
+            if problem := form_problem(weights, decode(arrays_of(reply))):
+                raise FedsimError(f"a defence changed the form of the reply: {problem}")
             reply.content["arrays"] = encode(weights)
+            bits = min(defense.bits for defense in made.defenses)
+            reply.content["size"] = MetricRecord({"bytes": wire_bytes(weights, bits)})
         return reply
 
     @app.train(mods=[_report_errors, defend])
@@ -103,8 +108,15 @@ def local_round(
         for place, defense in enumerate(setup.defenses):
             random = generator(setup.seed, "defense batch", place, round, client, step)
             images, labels = defense.on_batch(images, labels, random)
-        gradient, loss = batch_gradient(model, images.to(setup.device), labels.to(setup.device))
+        if labels.ndim == 2:  # shares of the classes that were there
+            labels = functional.pad(labels, (0, setup.num_classes - labels.shape[1]))
+        images, labels = images.to(setup.device), labels.to(setup.device)
+        gradient, loss = batch_gradient(model, images, labels)
         losses.append(loss)
+        now = LocalStep(model=model, images=images, labels=labels)
+        for place, defense in enumerate(setup.defenses):
+            random = generator(setup.seed, "defense gradient", place, round, client, step)
+            gradient = defense.on_gradient(gradient, now, random)
         if rules.mode == "fedavg":
             with torch.no_grad():
                 for name, parameter in model.named_parameters():

@@ -24,7 +24,7 @@ from fedsim.client import ClientSetup, client_app, load_weights
 from fedsim.data.images import Images
 from fedsim.errors import FedsimError, in_words
 from fedsim.federation import Federation
-from fedsim.interfaces import Attack, Metric
+from fedsim.interfaces import Attack, Defense, Metric
 from fedsim.models.batch_norm import set_batch_norm
 from fedsim.models.last_linear import last_linear_name, layer_inputs
 from fedsim.runfolder import RunFolder, ScoreRow, metric_lines, write_text
@@ -59,6 +59,7 @@ class Experiment:
     attack: Attack
     attack_name: str
     metrics: tuple[Metric, ...]
+    defenses: tuple[Defense, ...]
     device: str
     threads: int
 
@@ -130,6 +131,7 @@ def assess(experiment: Experiment, source: RunFolder, target: RunFolder) -> None
                 else:
                     target.keep_guess(observation.round, observation.client, found)
                     rows += _scores(experiment, source, observation, found)
+                rows += _size_row(experiment, observation)
                 advance(done)
     finally:  # an interrupted run keeps what it has
         target.write_scores(rows)
@@ -182,6 +184,21 @@ def _scores(
         )
         for score in scores
         if score is not None
+    ]
+
+
+def _size_row(experiment: Experiment, observation: Observation) -> list[ScoreRow]:
+    """Return what the reply cost the client: no score of the attack, but what a defence is weighed with."""
+    if observation.bytes is None:
+        return []
+    return [
+        ScoreRow(
+            round=observation.round,
+            client=observation.client,
+            attack=experiment.attack_name,
+            metric="bytes",
+            value=float(observation.bytes),
+        )
     ]
 
 
@@ -241,6 +258,8 @@ def summarise(experiment: Experiment, folder: RunFolder, status: str, seconds: f
     metrics = {line.name: line.mean for line in lines}
     if history := folder.history():
         metrics |= {"accuracy": history[-1].accuracy, "loss": history[-1].loss}
+    if (epsilon := _epsilon(experiment, folder)) is not None:
+        metrics["epsilon"] = epsilon
     return {
         "name": experiment.name,
         "status": status,
@@ -256,6 +275,16 @@ def summarise(experiment: Experiment, folder: RunFolder, status: str, seconds: f
         "versions": {"fedsim": __version__, "python": platform.python_version()}
         | {name: version(name) for name in LIBRARIES},
     }
+
+
+def _epsilon(experiment: Experiment, folder: RunFolder) -> float | None:
+    """Return the differential privacy that the run promises the client with the fewest images."""
+    rules, sizes = experiment.federation, folder.share_sizes()
+    if not sizes:
+        return None
+    rate, steps = min(1.0, rules.batch_size / min(sizes)), rules.rounds * rules.local_steps
+    promised = [defense.epsilon(sample_rate=rate, steps=steps) for defense in experiment.defenses]
+    return min((epsilon for epsilon in promised if epsilon is not None), default=None)
 
 
 def _new_folder(experiment: Experiment, path: Path) -> RunFolder:

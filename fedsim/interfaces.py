@@ -1,6 +1,7 @@
 """What an attack, a defence and a metric have to offer. Everything else finds them by their yaml."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch import Generator, Tensor, nn
 
@@ -22,12 +23,31 @@ class Attack:
         raise NotImplementedError
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LocalStep:
+    """What a client has in hand when it has computed a gradient."""
+
+    model: nn.Module  # with the weights of this step
+    images: Tensor
+    labels: Tensor  # (N,) classes, or (N, C) shares of classes
+
+
 class Defense:
     """A cautious client: overrides the hook that it changes. Order of a list is order of action."""
+
+    bits: float = 32.0  # of each number that leaves, as this defence would encode it
 
     def on_batch(self, images: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
         """Return the batch to train on in place of the private one."""
         return images, labels
+
+    def on_gradient(self, gradient: Weights, step: LocalStep, generator: Generator) -> Weights:
+        """Return the gradient to use in place of a local step's batch-mean gradient."""
+        return gradient
+
+    def epsilon(self, *, sample_rate: float, steps: int) -> float | None:
+        """Return the differential privacy of so many local steps, or None where none is promised."""
+        return None
 
     def on_reply(self, reply: Weights, kind: Kind, generator: Generator) -> Weights:
         """Return what leaves the client in place of its gradient or update."""

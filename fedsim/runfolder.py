@@ -29,6 +29,7 @@ from torch import Tensor
 from fedsim.errors import FedsimError
 from fedsim.types import Fault, Observation, Reconstruction, RoundResult, Truth, Weights
 
+PARTITION_FILE = "partition.safetensors"
 _SENT, _RECEIVED = "round_{round}.sent", "round_{round}.client_{client}"
 
 
@@ -74,6 +75,13 @@ def metric_lines(rows: Sequence[ScoreRow]) -> list[MetricLine]:
             )
         )
     return lines
+
+
+def as_figure(value: float | None) -> str:
+    """Return a number as tables show it: three decimals, or none where it is large."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.3f}"
 
 
 def write_text(path: Path, text: str) -> None:
@@ -124,8 +132,8 @@ class RunFolder:
         sent = folder / (_SENT.format(**place) + ".safetensors")
         if not sent.exists():
             write_tensors(sent, observation.sent)
-        told = ("kind", "learning_rate", "local_steps", "num_examples", "loss", "class_counts", "batch_norm")
-        notes = place | {name: getattr(observation, name) for name in told}
+        told = {field.name for field in fields(observation)} - {"sent", "received"}
+        notes = {name: getattr(observation, name) for name in sorted(told)}
         write_tensors(folder / (_RECEIVED.format(**place) + ".safetensors"), observation.received, notes)
 
     def observations(self) -> Iterator[Observation]:
@@ -141,6 +149,11 @@ class RunFolder:
                 yield Observation(sent=sent, received=received, **notes)
             except TypeError as error:
                 raise FedsimError(f"{path}: not an observation ({error})") from error
+
+    def share_sizes(self) -> list[int]:
+        """Return how many images each client owns; nothing in a replay, which trains nobody."""
+        path = self.path / PARTITION_FILE
+        return [len(share) for share in read_tensors(path)[0].values()] if path.exists() else []
 
     def count_observations(self) -> int:
         """Return how many observations are saved."""

@@ -20,6 +20,7 @@ from fedsim.federation import Federation
 from fedsim.interfaces import Attack
 from fedsim.records import arrays_of, decode, encode
 from fedsim.types import Fault, Observation, RoundResult, Task, Weights, reply_problem
+from fedsim.wire import dense_bytes
 
 log = logging.getLogger(__name__)
 LONGEST_REASON = 500  # characters
@@ -148,7 +149,7 @@ class ObservingStrategy(Strategy):
             reason = " ".join((reply.error.reason or "").split())  # Ray's come in many lines
             raise FedsimError(reason[:LONGEST_REASON] or f"error code {reply.error.code} without a reason")
         received = decode(arrays_of(reply))
-        disclosed = reply.content.get("disclosed", MetricRecord())
+        disclosed, size = reply.content.get("disclosed", MetricRecord()), reply.content.get("size")
         if not isinstance(disclosed, MetricRecord):
             raise FedsimError(f"disclosed: expected a MetricRecord, got {type(disclosed).__name__}")
         if "num_examples" in self.setup.federation.disclose and "num_examples" not in disclosed:
@@ -165,6 +166,7 @@ class ObservingStrategy(Strategy):
             loss=_number(disclosed, "loss"),
             class_counts=_counts(disclosed, "class_counts"),
             batch_norm=self.setup.federation.batch_norm,
+            bytes=_count(size, "bytes") if isinstance(size, MetricRecord) else dense_bytes(received),
         )
 
     def configure_evaluate(

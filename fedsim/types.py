@@ -53,6 +53,7 @@ class Observation:
     loss: float | None = None
     class_counts: Sequence[int] | None = None  # of each class; None: not disclosed
     batch_norm: Literal["eval", "train"] = "eval"  # the rule of the federation, known to everybody
+    bytes: int | None = None  # of the reply on the wire
 
     def __post_init__(self) -> None:
         if self.batch_norm not in ("eval", "train"):
@@ -63,8 +64,8 @@ class Observation:
             raise FedsimError(problem)
 
 
-def reply_problem(received: Weights, sent: Weights) -> str | None:
-    """Say what is wrong with a reply to `sent`, or None when it is well formed."""
+def form_problem(received: Weights, sent: Weights) -> str | None:
+    """Say where names, shapes or types of tensors differ from those sent, or None."""
     if missing := sent.keys() - received.keys():
         return f"missing tensor {min(missing)!r} (expected {len(sent)} tensors, got {len(received)})"
     if unknown := received.keys() - sent.keys():
@@ -74,6 +75,14 @@ def reply_problem(received: Weights, sent: Weights) -> str | None:
             return f"tensor {name!r}: expected shape {tuple(sent[name].shape)}, got {tuple(tensor.shape)}"
         if tensor.dtype != sent[name].dtype:
             return f"tensor {name!r}: expected {sent[name].dtype}, got {tensor.dtype}"
+    return None
+
+
+def reply_problem(received: Weights, sent: Weights) -> str | None:
+    """Say what is wrong with a reply to `sent`, or None when it is well formed."""
+    if problem := form_problem(received, sent):
+        return problem
+    for name, tensor in received.items():
         # A sum is NaN or infinite if any element is, and costs a fraction of testing each of them.
         if not math.isfinite(tensor.sum()) and not bool(torch.isfinite(tensor).all()):
             kind = "NaN" if bool(torch.isnan(tensor).any()) else "an infinity"

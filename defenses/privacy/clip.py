@@ -1,23 +1,34 @@
 """A bound on the length of what leaves the client."""
 
-import torch
+import math
+
 from torch import Generator
 
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Defense
 from fedsim.types import Kind, Weights
 
+SCOPES = ("model", "tensor")
+
 
 class Clip(Defense):
-    """Scales the whole gradient or update down to an l2 norm of at most `max_norm`."""
+    """Scales the gradient or update down to an l2 norm of at most `max_norm`, as a whole or by tensor."""
 
-    def __init__(self, *, max_norm: float = 1.0) -> None:
+    def __init__(self, *, max_norm: float = 1.0, scope: str = "model") -> None:
+        """Set the bound; scope: `model`, or `tensor` for each by itself."""
         if not max_norm > 0:
             raise FedsimError(f"defense.clip.max_norm: expected a positive number, got {max_norm}")
+        if scope not in SCOPES:
+            raise FedsimError(f"defense.clip.scope: expected {' or '.join(SCOPES)}, got {scope!r}")
         self.max_norm = max_norm
+        self.scope = scope
 
     def on_reply(self, reply: Weights, kind: Kind, generator: Generator) -> Weights:
-        """Clip over all tensors together."""
-        norm = float(torch.stack([tensor.double().norm() for tensor in reply.values()]).norm())
-        scale = min(1.0, self.max_norm / norm) if norm > 0 else 1.0
-        return {name: tensor * scale for name, tensor in reply.items()}
+        """Clip."""
+        norms = {name: float(tensor.double().norm()) for name, tensor in reply.items()}
+        if self.scope == "model":
+            norms = dict.fromkeys(norms, math.hypot(*norms.values()))
+        return {
+            name: tensor * (min(1.0, self.max_norm / norms[name]) if norms[name] > 0 else 1.0)
+            for name, tensor in reply.items()
+        }

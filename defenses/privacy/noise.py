@@ -1,7 +1,9 @@
-"""Gaussian noise on everything that leaves the client.
+"""Noise on everything that leaves the client.
 
 Paper: Zhu et al., Deep Leakage from Gradients (NeurIPS 2019), section 5; Ma et al. (ICLR 2023), figure 5.
 """
+
+import math
 
 import torch
 from torch import Generator, Tensor
@@ -10,15 +12,23 @@ from fedsim.errors import FedsimError
 from fedsim.interfaces import Defense
 from fedsim.types import Kind, Weights
 
+DISTRIBUTIONS = ("gaussian", "laplace")
+
 
 class Noise(Defense):
-    """Adds Gaussian noise of deviation `sigma` to every entry of the gradient or update."""
+    """Adds Gaussian or Laplace noise of deviation `sigma` to every entry of the gradient or update."""
 
-    def __init__(self, *, sigma: float = 0.01, relative: bool = False) -> None:
+    def __init__(
+        self, *, sigma: float = 0.01, distribution: str = "gaussian", relative: bool = False
+    ) -> None:
         """Set the deviation; relative: in units of each tensor's root mean square."""
         if not sigma >= 0:
             raise FedsimError(f"defense.noise.sigma: expected a number of at least 0, got {sigma}")
+        if distribution not in DISTRIBUTIONS:
+            allowed = " or ".join(DISTRIBUTIONS)
+            raise FedsimError(f"defense.noise.distribution: expected {allowed}, got {distribution!r}")
         self.sigma = sigma
+        self.distribution = distribution
         self.relative = relative
 
     def on_reply(self, reply: Weights, kind: Kind, generator: Generator) -> Weights:
@@ -26,6 +36,13 @@ class Noise(Defense):
         noisy = dict[str, Tensor]()
         for name, tensor in reply.items():
             size = float(tensor.double().square().mean().sqrt()) if self.relative else 1.0
-            drawn = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
-            noisy[name] = tensor + self.sigma * size * drawn
+            noisy[name] = tensor + self.sigma * size * self._draw(tensor, generator)
         return noisy
+
+    def _draw(self, like: Tensor, generator: Generator) -> Tensor:
+        """Draw with a deviation of one."""
+        if self.distribution == "gaussian":
+            return torch.randn(like.shape, generator=generator, dtype=like.dtype)
+        flat = torch.rand(like.shape, generator=generator, dtype=torch.float64) - 0.5
+        drawn = -flat.sign() * torch.log1p(-2 * flat.abs().clamp(max=0.5 - 1e-12)) / math.sqrt(2)
+        return drawn.to(like.dtype)

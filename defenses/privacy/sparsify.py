@@ -1,26 +1,46 @@
-"""Only the large entries of each layer leave the client.
+"""Only some entries of each layer leave the client.
 
 Paper: Lin et al., Deep Gradient Compression (ICLR 2018); as a defence in Ma et al. (ICLR 2023), figure 5.
 """
 
+import torch
 from torch import Generator, Tensor
 
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Defense
 from fedsim.types import Kind, Weights
 
+CHOICES = ("largest", "random")
+SCOPES = ("tensor", "model")
+
 
 class Sparsify(Defense):
-    """Sets the smallest entries of every tensor to zero: a share of `rate`, by magnitude."""
+    """Sets a share of `rate` of the entries to zero: the smallest by magnitude, or any."""
 
-    def __init__(self, *, rate: float = 0.4) -> None:
+    def __init__(self, *, rate: float = 0.4, keep: str = "largest", scope: str = "tensor") -> None:
+        """Set the share; keep: `largest` or `random` entries; scope: of each `tensor`, or of the `model`."""
         if not 0 <= rate < 1:
             raise FedsimError(f"defense.sparsify.rate: expected a share in [0, 1), got {rate}")
+        for name, value, allowed in (("keep", keep, CHOICES), ("scope", scope, SCOPES)):
+            if value not in allowed:
+                raise FedsimError(f"defense.sparsify.{name}: expected {' or '.join(allowed)}, got {value!r}")
         self.rate = rate
+        self.keep = keep
+        self.scope = scope
 
     def on_reply(self, reply: Weights, kind: Kind, generator: Generator) -> Weights:
-        """Sparsify tensor by tensor."""
-        return {name: sparsify(tensor, self.rate) for name, tensor in reply.items()}
+        """Sparsify tensor by tensor, or all of them as one."""
+        if self.scope == "tensor":
+            return {name: self._thin(tensor, generator) for name, tensor in reply.items()}
+        thinned = self._thin(torch.cat([tensor.flatten() for tensor in reply.values()]), generator)
+        parts = torch.split(thinned, [tensor.numel() for tensor in reply.values()])
+        return {name: part.view_as(reply[name]).clone() for name, part in zip(reply, parts, strict=True)}
+
+    def _thin(self, tensor: Tensor, generator: Generator) -> Tensor:
+        if self.keep == "largest":
+            return sparsify(tensor, self.rate)
+        places = torch.randperm(tensor.numel(), generator=generator)[: int(self.rate * tensor.numel())]
+        return without(tensor, places)
 
 
 def sparsify(tensor: Tensor, rate: float) -> Tensor:
@@ -28,7 +48,11 @@ def sparsify(tensor: Tensor, rate: float) -> Tensor:
     dropped = int(rate * tensor.numel())
     if dropped == 0:
         return tensor
-    smallest = tensor.abs().flatten().topk(dropped, largest=False, sorted=False).indices
+    return without(tensor, tensor.abs().flatten().topk(dropped, largest=False, sorted=False).indices)
+
+
+def without(tensor: Tensor, places: Tensor) -> Tensor:
+    """Return a copy with the entries at these flat places set to zero."""
     kept = tensor.flatten().clone()
-    kept[smallest] = 0
+    kept[places] = 0
     return kept.reshape(tensor.shape)

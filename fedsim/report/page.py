@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 from matplotlib.figure import Figure
 
-from fedsim.runfolder import write_text
+from fedsim.runfolder import as_figure, write_text
 
 
 def write_page(path: Path, template: str, figures: dict[str, Figure], **values: Any) -> Path:
@@ -23,7 +23,7 @@ def write_page(path: Path, template: str, figures: dict[str, Figure], **values: 
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["figure"] = lambda value: "–" if value is None else f"{value:.3f}"
+    environment.filters["figure"] = as_figure
     write_text(path, environment.get_template(template).render(pictures=pictures, **values))
     return path
 

@@ -89,7 +89,7 @@ def threat_model(config: dict[str, Any]) -> str:
 def _means_by_round(scored: list[ScoreRow]) -> dict[str, dict[int, float]]:
     by_metric: dict[str, dict[int, list[float]]] = {}
     for row in scored:
-        if row.value is not None:
+        if row.value is not None and row.metric != "bytes":
             by_metric.setdefault(row.metric, {}).setdefault(row.round, []).append(row.value)
     return {name: {r: fmean(values) for r, values in rounds.items()} for name, rounds in by_metric.items()}
 

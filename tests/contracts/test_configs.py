@@ -144,7 +144,10 @@ def test_a_defence_keeps_names_and_shapes_and_its_input(name: str) -> None:
     config = load("defense", name)
     defense = target(config)(**{key: value for key, value in config.items() if key != "_target_"})
     assert isinstance(defense, Defense)
-    reply = {"w": torch.randn(4, 3, generator=generator(0)), "b": torch.randn(4, generator=generator(1))}
+    reply = {
+        "weight": torch.randn(4, 3, generator=generator(0)),
+        "bias": torch.randn(4, generator=generator(1)),
+    }
     before = {key: tensor.clone() for key, tensor in reply.items()}
     changed = defense.on_reply(reply, "gradient", generator(2))
     again = defense.on_reply(reply, "gradient", generator(2))

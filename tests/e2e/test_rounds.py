@@ -21,7 +21,7 @@ def test_a_run_folder_holds_everything(play_small) -> None:
     folder = play_small("federation.disclose=[num_examples,loss]")
     summary = folder.summary()
     assert summary["status"] == "complete"
-    assert set(summary["metrics"]) == {"leacc", "lnacc", "irec", "accuracy", "loss"}
+    assert set(summary["metrics"]) == {"leacc", "lnacc", "irec", "bytes", "accuracy", "loss"}
     assert set(summary["blind"]) == {"leacc", "lnacc", "irec"}
     assert (summary["rounds"], summary["clients"], summary["seed"], summary["faults"]) == (2, 3, 0, 0)
     assert {"fedsim", "torch", "flwr"} <= set(summary["versions"])
@@ -133,7 +133,7 @@ def test_a_replay_attacks_saved_observations_without_training(play_small, small,
     again = replay(small(), source, tmp_path / "again")
     assert again.scores() == source.scores()
     other = replay(small("attack=idlg"), source, tmp_path / "other")
-    assert {row.metric for row in other.scores()} == {"leacc"}
+    assert {row.metric for row in other.scores()} == {"leacc", "bytes"}
     assert other.history() == source.history()
     assert not (other.path / "observations").exists()
     with pytest.raises(FedsimError, match="holds no observations"):
@@ -303,7 +303,7 @@ def test_an_interrupted_run_keeps_its_scores_and_report(small, tmp_path) -> None
     folder = RunFolder(tmp_path / "run")
     assert folder.summary()["status"] == "interrupted"
     assert folder.guessed() == [(1, 0), (1, 1)]
-    assert len(folder.scores()) == 6
+    assert len(folder.scores()) == 8
     assert (folder.path / "report.html").exists()
 
 

@@ -1,0 +1,22 @@
+"""How many bytes a reply takes, encoded as its defences allow: dense, as places, or with a bitmap."""
+
+import math
+
+from fedsim.types import Weights
+
+SCALE = 32  # bits of the one number that a quantised tensor is scaled by
+
+
+def dense_bytes(reply: Weights) -> int:
+    """Return the bytes of a reply as it is in memory."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in reply.values())
+
+
+def wire_bytes(reply: Weights, bits: float = 32.0) -> int:
+    """Return the bytes of a reply whose numbers take so many bits each, every tensor in its best encoding."""
+    total = 0.0
+    for tensor in reply.values():
+        size, kept = tensor.numel(), int(tensor.count_nonzero())
+        place = max(1, math.ceil(math.log2(max(2, size))))
+        total += min(size * bits, kept * (bits + place), size + kept * bits) + (SCALE if bits < 16 else 0)
+    return math.ceil(total / 8)
