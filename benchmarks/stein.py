@@ -291,7 +291,7 @@ def tensors(seeds: int) -> None:
                 noise = sum(noise.permute(order) for order in itertools.permutations(range(3)))
                 tensor = tensor + level * noise * tensor.norm() / noise.norm()
                 stack, started = tensor.permute(2, 0, 1), time.process_time()
-                found = least_squares(stack, diagonalise(stack, None, random)[0], 150)
+                found = least_squares(stack, diagonalise(stack, None, random), 150)
                 between = time.process_time()
                 rival = parafac_columns(tensor, random)
                 times[0] += between - started

@@ -18,6 +18,10 @@ class Attack:
         """
         return weights
 
+    def crafts(self) -> bool:
+        """Say whether this attack broadcasts weights of its own."""
+        return type(self).craft is not Attack.craft
+
     def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
         """Reconstruct one private batch from what was seen of it; `model` holds the last weights sent."""
         raise NotImplementedError

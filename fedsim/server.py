@@ -83,7 +83,7 @@ class ObservingStrategy(Strategy):
         """Send this round's participants what the attack made of the global weights."""
         attack, broadcast = self.setup.attack, arrays
         self._sent = decode(arrays)
-        if type(attack).craft is not Attack.craft:
+        if attack.crafts():
             own = {name: weight.clone() for name, weight in self._sent.items()}
             crafted = attack.craft(self.setup.model, self.setup.task, server_round, own)
             if problem := reply_problem(crafted, self._sent):

@@ -22,7 +22,7 @@ class Noise(Defense):
         self, *, sigma: float = 0.01, distribution: str = "gaussian", relative: bool = False
     ) -> None:
         """Set the deviation; relative: in units of each tensor's root mean square."""
-        if not sigma >= 0:
+        if not isinstance(sigma, int | float) or not 0 <= sigma < math.inf:
             raise FedsimError(f"defense.noise.sigma: expected a number of at least 0, got {sigma}")
         if distribution not in DISTRIBUTIONS:
             allowed = " or ".join(DISTRIBUTIONS)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attacks.privacy.stein.batch import find_span, moments
+from attacks.privacy.stein.batch import find_span, hidden_moments
 from attacks.privacy.stein.completion import complete
 from attacks.privacy.stein.decomposition import (
     decompose,
@@ -196,8 +196,7 @@ def test_noiseless_tensors_decompose(size: int, seed: int) -> None:
         return
     weights = torch.sign(torch.randn(size, generator=generator(seed), dtype=torch.float64))
     stack = (powers(columns, 3) @ weights).view(size, size, size)
-    found, pairs = diagonalise(stack, None, generator(seed))
-    assert pairs == 0
+    found = diagonalise(stack, None, generator(seed))
     assert apart(found, columns) < 1e-6
     assert misfit(stack, columns) < 1e-9
 
@@ -300,6 +299,6 @@ def test_regression_gives_the_moments_of_a_polynomial() -> None:
     """Act = z^2 + z^3 has act' = 2 z + 3 z^2, whose Hermite series ends at order two."""
     columns, inputs = columns_of("square_cube", bias=0.0)
     given = columns.slopes(inputs)
-    second, third = moments(columns.units, given.T @ inputs)
+    second, third = hidden_moments(columns.units, given.T @ inputs)
     assert torch.allclose(second, 2 * inputs.T @ inputs, atol=0.2)
     assert torch.allclose(third, 3 * torch.einsum("ia,ib,ic->abc", inputs, inputs, inputs), atol=0.2)

@@ -85,6 +85,10 @@ class Matching(Attack):
         self.dtype = torch.float64 if double else torch.float32
         self.seed = seed
 
+    def crafts(self) -> bool:
+        """Say whether the attack to start from broadcasts weights of its own."""
+        return self.first is not None and self.first.crafts()
+
     def craft(self, model: nn.Module, task: Task, round: int, weights: Weights) -> Weights:
         """Broadcast what the attack to start from wants."""
         return weights if self.first is None else self.first.craft(model, task, round, weights)
@@ -271,8 +275,8 @@ def _agreeing(fixed: FixedLabels, begun: Reconstruction) -> FixedLabels:
     """Let images to start from keep the labels that came with them; the others get what is left."""
     assert begun.labels is not None
     known, left = begun.labels.tolist()[: len(fixed.labels)], fixed.labels.tolist()
-    if len(known) == len(left) and fixed.recovered is not None:
-        return FixedLabels(labels=begun.labels, recovered=begun)
+    if len(known) == len(left) and fixed.recovered is not None and begun.class_counts is not None:
+        return FixedLabels(labels=torch.tensor(known, dtype=torch.int64), recovered=begun)
     for label in known:
         if label in left:
             left.remove(label)

@@ -11,7 +11,7 @@ from attacks.privacy.stein.completion import complete
 from attacks.privacy.stein.decomposition import coefficients, diagonalise
 from attacks.privacy.stein.head import Form, Head
 from attacks.privacy.stein.membership import Columns, separable
-from attacks.privacy.stein.quadrature import coefficient, slope_levels, slopes, usable_orders
+from attacks.privacy.stein.quadrature import coefficient, usable_orders
 from fedsim.errors import FedsimError
 
 EXACT = 1e-4  # relative residual of a column that passes for an input's, where gradients are exact
@@ -39,7 +39,6 @@ class Batch:
     second: Tensor  # (B, B) second moments
     third: Tensor  # (B, B, B)
     ratio: float  # of a start: third moments over second ones, to coordinates
-    kinked: bool
     tolerance: float
     columns: Tensor  # (found, m): act'(w.x + b) of what was found
     points: Tensor  # (found, B): where it is; of a kinked activation only about
@@ -47,16 +46,16 @@ class Batch:
     guessed: bool = False  # some were taken although they are outside the tolerance
 
     @classmethod
-    def of(cls, head: Head, form: Form, size: int, scale: float) -> "Batch":
-        """Find the span of a batch and its moments."""
+    def of(cls, head: Head, form: Form, size: int, norm: float) -> "Batch":
+        """Find the span of a batch and its moments; norm: expected of the inputs."""
         span = find_span(head.weight_gradient.double(), size)
         units, size = head.weight.double()[span.heard], len(span.basis)
         if len(units) < 2 * size:
             raise FedsimError(
                 f"{len(units)} units of layer {form.hidden!r} were heard of: expected at least "
-                f"{2 * size} for {size} examples. Remedy: model.width, or smaller batches."
+                f"{2 * size} for {size} examples. Remedy: a larger model.width, or smaller batches."
             )
-        norm = scale / float(units.square().mean().sqrt())  # as it was crafted
+        scale = norm * float(units.square().mean().sqrt())  # as it was crafted
         inside, units = span.gradient @ span.basis.T, units @ span.basis.T * (norm / scale)
         few = min(len(units), max(UNITS * size, 64))
         act, bias = form.act, head.bias / scale
@@ -64,7 +63,7 @@ class Batch:
         def scaled(values: Tensor) -> Tensor:
             return act(scale * values)
 
-        second, third = moments(units, inside)
+        second, third = hidden_moments(units, inside)
         both = {2, 3} <= set(usable_orders(act, bias=head.bias, scale=scale)) and bool(second.any())
         two, three = (coefficient(act, order, bias=head.bias, scale=scale) for order in (2, 3))
         return cls(
@@ -79,12 +78,16 @@ class Batch:
             second=second,
             third=third,
             ratio=2 * two / three if both else 0.0,
-            kinked=slope_levels(act) is not None,
             tolerance=min(max(EXACT, 3 * span.noise), LOOSEST),
             columns=inside.new_zeros(0, len(units)),
             points=inside.new_zeros(0, size),
             rejected=inside.new_zeros(0, len(units)),
         )
+
+    @property
+    def kinked(self) -> bool:
+        """Whether the activation has two slopes and a kink between them."""
+        return self.whole.levels is not None
 
     def search(self, starts: int, random: torch.Generator, tolerance: float) -> int:
         """Look for inputs that were not found yet; return how many came within the tolerance."""
@@ -119,13 +122,21 @@ class Batch:
         return bool((gaps > min(max(1e-3, self.tolerance), 0.05)).all())
 
     def inputs(self) -> Tensor:
-        """Return the coordinates of what was found; with one kink, by linear least squares from columns."""
-        if not self.kinked:
-            return self.points
+        """Return the coordinates of what was found.
+
+        lambda_i x_i over lambda_i, by linear least squares from columns: all there is with one kink, and
+        otherwise the sign, where both signs have the same column.
+        """
         seen = self.bias_gradient != 0
-        errors = fit(self.columns.T[seen], self.bias_gradient[seen, None])
-        inputs: Tensor = self.sources() / errors / self.norm
-        return inputs
+        columns = torch.cat(
+            [self.columns.T, torch.ones_like(self.columns[:1].T)], dim=1
+        )  # a zero input's last
+        errors = fit(columns[seen], self.bias_gradient[seen, None])[:-1]
+        quotients: Tensor = torch.nan_to_num(self.sources() / errors / self.norm)
+        if self.kinked:
+            return quotients
+        upright = (quotients * self.points).sum(1, keepdim=True) >= 0
+        return torch.where(upright, self.points, -self.points)
 
     def sources(self) -> Tensor:
         """Return lambda_i x_i of what was found, in coordinates of the span."""
@@ -134,17 +145,16 @@ class Batch:
 
     def contradictions(self) -> Tensor:
         """Return for each column the share of units where it is not what its input would give."""
+        assert self.whole.levels is not None
         distances = self.inputs() @ self.whole.units.T + self.whole.bias
-        given = slopes(self.whole.act, distances)[0]
-        wrong = (given - self.columns).abs() > 0.5 * self.columns.abs().amax()
+        wrong = (distances > 0) != (self.columns == self.whole.levels[1])
         return (wrong & (distances.abs() > 1e-4)).double().mean(1)  # at the kink itself, rounding decides
 
     def reject_mixtures(self) -> int:
         """Drop columns that no input has: those of two inputs may add up to two slopes again."""
-        if not self.kinked or self.tolerance > 10 * EXACT:
+        if self.whole.levels is None or self.tolerance > 10 * EXACT:
             return 0
-        doubted = self.contradictions() > 0
-        high = self.columns.amax()
+        doubted, high = self.contradictions() > 0, self.whole.levels[1]
         false = torch.tensor(
             [
                 bool(doubt) and not separable(self.whole.units, self.whole.bias, column == high)
@@ -175,7 +185,7 @@ class Batch:
         second = away @ self.second @ away.T
         third = torch.einsum("ia,jb,abc->cij", away, away, self.third)  # (B, k, k)
         inner = torch.einsum("kc,cij->kij", away, third)
-        directions, _ = diagonalise(inner, second, random)
+        directions = diagonalise(inner, second, random)
         weights = coefficients(torch.cat([second[None], third]), directions)  # (1 + B, k)
         points = self.ratio * (weights[1:] / weights[0]).T
         points = points[torch.isfinite(points).all(1)] @ left.T @ left
@@ -184,7 +194,7 @@ class Batch:
         return sized
 
     def finish(self) -> None:
-        """Put inputs where all units want them; with one kink, columns give them by linear least squares."""
+        """Put inputs of a smooth activation where all units want them."""
         if not self.kinked and len(self.points):
             eye = torch.eye(self.size, dtype=self.points.dtype)
             self.points, _ = self.whole.refine(self.points, eye, 3)
@@ -203,10 +213,22 @@ class Span:
 
 def find_span(gradient: Tensor, size: int) -> Span:
     """Return the space that `size` examples span, or fewer where some are equal."""
-    known = gradient != 0  # a sparsifying client's zeros are unknown
-    heard = known.sum(1) >= min(KNOWN * size, gradient.shape[1])  # of other units nothing can be completed
-    whole = gradient if bool(known.all()) else complete(gradient, known, size)
-    gap = ((whole - gradient)[heard] * known[heard]).square().mean().sqrt()
+    known, whole = gradient != 0, gradient
+    silent = ~known.any(1)  # units that are inactive for the whole batch, where there is no other zero
+    if bool((known | silent[:, None]).all()):
+        heard = ~silent
+        gap = gradient.new_zeros(())
+    else:  # a sparsifying client's zeros are unknown
+        wanted = min(KNOWN * size, int(known.any(0).sum()))
+        heard = known.sum(1) >= max(1, wanted)  # of other units nothing can be completed
+        if int(heard.sum()) < size:
+            raise FedsimError(
+                f"{int(heard.sum())} of {len(known)} units kept the {wanted} entries that {size} examples "
+                "take. Remedy: smaller batches, or a defence that leaves more."
+            )
+        whole = complete(gradient, known, size)
+        heard &= _sane(whole, known)
+        gap = ((whole - gradient)[heard] * known[heard]).square().mean().sqrt()
     whole = whole[heard]
     tall = torch.linalg.qr(whole)[1] if len(whole) > whole.shape[1] else whole
     _, values, rows = torch.linalg.svd(tall, full_matrices=False)
@@ -217,7 +239,15 @@ def find_span(gradient: Tensor, size: int) -> Span:
     return Span(heard=heard, gradient=whole, basis=rows[:size], noise=noise / float(values[size - 1]))
 
 
-def moments(units: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+def _sane(completed: Tensor, known: Tensor) -> Tensor:
+    """Return which rows of a completed matrix are not far larger where they are unknown than where known."""
+    square = completed.square()
+    inside = (square * known).sum(1) / known.sum(1).clamp(min=1)
+    outside = (square * ~known).sum(1) / (~known).sum(1).clamp(min=1)
+    return outside <= 4 * inside  # what a client leaves out is small
+
+
+def hidden_moments(units: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
     """Return second (B, B) and third moments (B, B, B) by regression on Hermite polynomials of the units."""
     size = units.shape[1]
     left, right = torch.triu_indices(size, size)

@@ -23,19 +23,19 @@ def decompose(tensor: Tensor, reference: Tensor | None, iterations: int, random:
     stack = tensor.reshape(size, size, -1).permute(2, 0, 1)
     if reference is not None:
         stack = torch.cat([stack / stack.norm(), reference[None] / reference.norm()])
-    ours = least_squares(stack, diagonalise(stack, reference, random)[0], iterations)
+    ours = least_squares(stack, diagonalise(stack, reference, random), iterations)
     return min((ours, *parafac_columns(tensor, random)), key=lambda columns: misfit(stack, columns))
 
 
-def diagonalise(stack: Tensor, reference: Tensor | None, random: torch.Generator) -> tuple[Tensor, int]:
-    """Return common vectors of a stack (K, B, B) by Jennrich's method, and how many came as complex pairs.
+def diagonalise(stack: Tensor, reference: Tensor | None, random: torch.Generator) -> Tensor:
+    """Return common vectors of a stack (K, B, B) by Jennrich's method.
 
     They are eigenvectors of the quotient of two random contractions, or of one and a reference matrix that is
     better known.
     """
     count, size = stack.shape[:2]
     inverse = None if reference is None else torch.linalg.pinv(reference)
-    best, lowest, pairs = torch.eye(size, dtype=stack.dtype), float("inf"), 0
+    best, lowest = torch.eye(size, dtype=stack.dtype), float("inf")
     for _ in range(TRIES):
         draw = torch.randn(2, count, generator=random, dtype=stack.dtype)
         left, right = torch.einsum("tk,kij->tij", draw, stack)
@@ -46,8 +46,8 @@ def diagonalise(stack: Tensor, reference: Tensor | None, random: torch.Generator
         rotated = back @ stack @ back.T
         apart = rotated - torch.diag_embed(rotated.diagonal(dim1=1, dim2=2))
         if (gap := float(apart.norm() / rotated.norm())) < lowest:
-            best, lowest, pairs = columns, gap, int((values.imag > 0).sum())
-    return best, pairs
+            best, lowest = columns, gap
+    return best
 
 
 def least_squares(stack: Tensor, columns: Tensor, iterations: int) -> Tensor:

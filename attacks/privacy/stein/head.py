@@ -61,6 +61,9 @@ def find_head(model: nn.Module, task: Task) -> Form:
             f"expected an activation that acts on every unit alone between {chain.names[-2]!r} and "
             f"{chain.names[-1]!r}. Remedy: model=two_layer."
         )
+    hidden = model.get_submodule(chain.names[-2])
+    if not isinstance(hidden, nn.Linear) or hidden.bias is None:
+        raise FedsimError(f"layer {chain.names[-2]!r} has no bias. Remedy: model=two_layer.")
     return Form(
         hidden=chain.names[-2],
         output=chain.names[-1],
@@ -77,7 +80,12 @@ def input_norm(model: nn.Module, task: Task, form: Form, weights: Weights) -> fl
     noise = torch.randn(PROBES, *task.input_shape, generator=torch.Generator().manual_seed(0))
     mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (task.mean, task.std))
     features, _ = layer_inputs(model, form.hidden, weights, (noise * std + mean).clamp(0, 1))
-    return float(features.norm(dim=1).mean())
+    norm = float(features.norm(dim=1).mean())
+    if norm == 0:
+        raise FedsimError(
+            f"nothing but zeros enters layer {form.hidden!r}. Remedy: another model or checkpoint."
+        )
+    return norm
 
 
 def craft_head(
@@ -109,10 +117,10 @@ def read_head(form: Form, observation: Observation) -> Head:
         raise FedsimError(
             f"expected one local step, got {steps}. Remedy: federation=fedsgd, or attack=ig_fedavg."
         )
+    if learning_rate == 0:
+        raise FedsimError("the clients disclose a learning rate of 0: their updates hold nothing")
     factor = 1.0 if learning_rate is None else -1 / learning_rate
     sent, received = observation.sent, observation.received
-    if f"{form.hidden}.bias" not in sent:
-        raise FedsimError(f"layer {form.hidden!r} has no bias. Remedy: model=two_layer.")
     output, bias = sent[f"{form.output}.weight"], sent[f"{form.hidden}.bias"]
     if bool((output != output[:, :1]).any()) or bool((bias != bias[0]).any()):
         raise FedsimError(
@@ -120,7 +128,12 @@ def read_head(form: Form, observation: Observation) -> Head:
             "Remedy: run the rounds with this attack; it cannot replay those of another."
         )
     gradient = received[f"{form.hidden}.weight"]
-    if not bool(gradient.any()) or float(output.std()) < 1e-9 * float(output.abs().max()):
+    if not bool(gradient.any()) or not bool(received[f"{form.output}.weight"].any()):
+        raise FedsimError(
+            f"the gradient of {form.hidden!r} or {form.output!r} is zero everywhere: units are saturated, or "
+            "nothing was sent. Remedy: another attack.bias, a smaller attack.scale, or a weaker defence."
+        )
+    if float(output.std()) < 1e-9 * float(output.abs().max()):
         raise FedsimError(
             f"the gradient of {form.hidden!r} vanishes: with equal output weights for every class the errors "
             "of each example add up to zero. Remedy: different levels, as this attack sends them."

@@ -23,12 +23,14 @@ class Columns:
     units: Tensor  # (m, B)
     bias: float
     act: Activation
+    levels: tuple[float, float] | None  # the two slopes of an activation with one kink, at zero
     basis: Tensor  # (m, B) orthonormal
 
     @classmethod
     def of(cls, units: Tensor, gradient: Tensor, bias: float, act: Activation) -> "Columns":
         """Take the column space from a gradient (m, B)."""
-        return cls(units=units, bias=bias, act=act, basis=torch.linalg.qr(gradient)[0])
+        basis = torch.linalg.qr(gradient)[0]
+        return cls(units=units, bias=bias, act=act, levels=slope_levels(act), basis=basis)
 
     def slopes(self, points: Tensor) -> Tensor:
         """Return act'(w.x + b) of points (n, B) at all units: (n, m)."""
@@ -84,12 +86,11 @@ class Columns:
         For activations with one kink a column holds two numbers only: it is projected on the column space
         and rounded, in turns, until it stays as it is.
         """
-        levels = slope_levels(self.act)
-        assert levels is not None
-        low, high = levels
+        assert self.levels is not None
+        low, high = points.new_tensor(self.levels)
         active = points @ self.units.T + self.bias > 0
         for _ in range(steps):
-            columns = torch.where(active, high, low).to(points.dtype)
+            columns = torch.where(active, high, low)
             inside = columns - self.outside(columns)
             above = (inside * active).sum(1) / active.sum(1).clamp(min=1)
             below = (inside * ~active).sum(1) / (~active).sum(1).clamp(min=1)
@@ -97,10 +98,10 @@ class Columns:
             if torch.equal(now, active):
                 break
             active = now
-        columns = torch.where(active, high, low).to(points.dtype)
+        columns = torch.where(active, high, low)
         gaps, _ = self._gaps(columns)
-        mixed = active.any(1) & ~active.all(1)  # a column of one slope says nothing
-        return columns, torch.where(mixed, gaps.norm(dim=1), torch.inf)
+        mixed = active.any(1) & ~active.all(1)  # a column of one slope is nobody's, unless there is one input
+        return columns, torch.where(mixed | (self.basis.shape[1] == 1), gaps.norm(dim=1), torch.inf)
 
 
 def separable(units: Tensor, bias: float, active: Tensor) -> bool:

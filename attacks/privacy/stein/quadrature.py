@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from fedsim.errors import FedsimError
+
 Activation = Callable[[Tensor], Tensor]
 
 POINTS = torch.linspace(-12, 12, 24_001, dtype=torch.float64)
@@ -80,11 +82,18 @@ def slopes(act: Activation, values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def slope_levels(act: Activation) -> tuple[float, float] | None:
-    """Return the two slopes of an activation with one kink, as ReLU's 0 and 1; None when it is smooth."""
-    first, second = slopes(act, torch.tensor([[-2.0, -1.0, 1.0, 2.0]], dtype=torch.float64))
-    if bool(second.any()) or first[0, 0] != first[0, 1] or first[0, 2] != first[0, 3]:
+    """Return the slopes below and above zero of an activation with its kink there; None when it is smooth."""
+    values = torch.arange(-19.95, 20, 0.1, dtype=torch.float64)[None]
+    first, second = slopes(act, values)
+    if bool(second.any()):
         return None
-    return float(first[0, 0]), float(first[0, 3])
+    low, high = first[values < 0], first[values > 0]
+    if bool((low != low[0]).any()) or bool((high != high[0]).any()):
+        raise FedsimError(
+            "an activation of straight pieces with kinks elsewhere than at zero cannot be read. "
+            "Remedy: relu, leaky_relu, or a smooth model.activation."
+        )
+    return float(low[0]), float(high[0])
 
 
 def _at(act: Activation, bias: float, scale: float) -> Tensor:

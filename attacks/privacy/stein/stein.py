@@ -110,6 +110,11 @@ class Stein(Attack):
                 f"{observation.num_examples} examples of {head.weight.shape[1]} inputs each are not linearly "
                 "independent. Remedy: smaller batches."
             )
+        if len(head.weight) < 4 * observation.num_examples:
+            raise FedsimError(
+                f"expected at least {4 * observation.num_examples} hidden units for "
+                f"{observation.num_examples} examples, got {len(head.weight)}. Remedy: a larger model.width."
+            )
         norm = 1 / float(head.weight.square().mean().sqrt())
         found = estimate(
             _units(head, norm),
@@ -152,7 +157,7 @@ def plan(act: Activation, bias: float, order: int | None) -> Plan:
         )
     chosen = order or next((order for order in (3, 4) if order in usable), None)
     if chosen is None:
-        shown = "a linear combination" if 2 not in usable else "the span"
+        shown = "the span" if 2 in usable else "a linear combination" if usable else "nothing"
         raise FedsimError(
             f"moments of order 3 and 4 vanish for this activation with bias {bias:g} (usable: {listed}): "
             f"the gradient shows {shown} of the inputs, nothing more. "
@@ -257,7 +262,8 @@ def explained(units: Units, inputs: Tensor, act: Activation, bias: float) -> flo
     levels = fit(square, product[:, None])[:, 0]
     left = total - 2 * float(levels @ product) + float(levels @ square @ levels)
     deviation = total - level**2 / count
-    return math.sqrt(max(0.0, left) / deviation) if deviation > 0 else 1.0
+    free = max(1, count - size) / count  # what so many levels would explain of anything
+    return math.sqrt(max(0.0, left) / (free * deviation)) if deviation > 0 else 1.0
 
 
 def upright(form: Form, task: Task, found: Estimate, norm: float) -> Tensor:

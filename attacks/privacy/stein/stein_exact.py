@@ -28,7 +28,7 @@ from attacks.privacy.least_squares import fit
 from attacks.privacy.matching import checks
 from attacks.privacy.stein.batch import ROUNDING, Batch
 from attacks.privacy.stein.head import Form, Head, craft_head, denormalised, find_head, input_norm, read_head
-from attacks.privacy.stein.quadrature import best_bias, slope_levels, strength
+from attacks.privacy.stein.quadrature import best_bias, slope_levels, slopes, strength
 from fedsim import progress
 from fedsim.errors import FedsimError, in_words
 from fedsim.interfaces import Attack
@@ -38,6 +38,7 @@ from fedsim.types import Interrupted, Observation, Reconstruction, Task, Weights
 log = logging.getLogger(__name__)
 CLEAR_GAP = 30.0  # between singular values of examples and those of noise
 PATIENCE = 6  # rounds without a new input
+SURE = 0.3  # residual up to which labels are claimed: noise is part of it
 
 
 class SteinExact(Attack):
@@ -56,7 +57,7 @@ class SteinExact(Attack):
         """Set the deviation of w.x for an input of expected size, and the bias (None: chosen by quadrature).
 
         labels: a label attack that says how many examples there are, where neither clients nor singular
-        values do. starts: random ones of a round, after the moments' own. seconds: time budget of a batch.
+        values do. starts: random ones of a round, after the moments' own. seconds: time budget of the search.
         """
         self.scale = checks.number("scale", scale)
         self.bias = None if bias is None else checks.finite("bias", bias)
@@ -73,7 +74,7 @@ class SteinExact(Attack):
             bias = self.scale / 2  # two thirds of the units active: columns round best
         elif bias is None:
             bias = best_bias(form.act, (2, 3), scale=self.scale)
-        self._check(form, bias)
+        _check(form, bias, self.scale)
         norm, random = input_norm(model, task, form, weights), generator(self.seed, "stein", round)
         return craft_head(form, weights, norm=norm, scale=self.scale, bias=bias, random=random)
 
@@ -82,9 +83,10 @@ class SteinExact(Attack):
         started, observation = time.perf_counter(), observations[-1]
         form = find_head(model, task)
         head = read_head(form, observation)
-        self._check(form, head.bias)
+        norm = input_norm(model, task, form, observation.sent)
+        _check(form, head.bias, norm * float(head.weight.square().mean().sqrt()))
         size = observation.num_examples or self._examples(model, task, observations, head)
-        batch = Batch.of(head, form, size, self.scale)
+        batch = Batch.of(head, form, size, norm)
         random = generator(self.seed, "stein search", observation.round, observation.client)
         interrupted = False
         try:
@@ -98,25 +100,11 @@ class SteinExact(Attack):
                 f"no input of layer {form.hidden!r} was found, from {len(head.weight)} units. "
                 "Remedy: a larger model.width, smaller batches, or weaker defences."
             )
-        guess = _reconstruction(task, form, head, batch, size)
+        guess = _reconstruction(task, form, head, batch, size, observation.num_examples is not None)
         guess = dataclasses.replace(guess, seconds=time.perf_counter() - started)
         if interrupted:
             raise Interrupted(guess)
         return guess
-
-    def _check(self, form: Form, bias: float) -> None:
-        """Refuse an activation that shows no more than combinations of inputs."""
-        levels = slope_levels(form.act)
-        if levels is not None and levels[0] == levels[1]:
-            raise FedsimError(
-                "a linear activation: the gradient holds one linear combination of the inputs, nothing else. "
-                "Remedy: another model.activation."
-            )
-        if all(strength(form.act, order, bias=bias, scale=self.scale) < 1e-6 for order in (3, 4, 5, 6)):
-            raise FedsimError(
-                "a quadratic activation: the gradient shows the span of the inputs, not the inputs. "
-                "Remedy: another model.activation."
-            )
 
     def _examples(self, model: nn.Module, task: Task, observations: Sequence[Observation], head: Head) -> int:
         """Return the number of examples: singular values show it, or the labels' attack."""
@@ -155,38 +143,98 @@ class SteinExact(Attack):
         batch.finish()
 
 
-def _reconstruction(task: Task, form: Form, head: Head, batch: Batch, size: int) -> Reconstruction:
+def _check(form: Form, bias: float, scale: float) -> None:
+    """Refuse an activation that shows no more than combinations of inputs."""
+    levels = slope_levels(form.act)
+    if levels is not None and levels[0] == levels[1]:
+        raise FedsimError(
+            "a linear activation: the gradient holds one linear combination of the inputs, nothing else. "
+            "Remedy: another model.activation."
+        )
+    if all(strength(form.act, order, bias=bias, scale=scale) < 1e-6 for order in (3, 4, 5, 6)):
+        raise FedsimError(
+            "the activation is quadratic where the units are: the gradient shows the span of the inputs, "
+            "nothing more. Remedy: another model.activation, attack.bias or attack.scale."
+        )
+
+
+def _reconstruction(
+    task: Task, form: Form, head: Head, batch: Batch, size: int, disclosed: bool
+) -> Reconstruction:
     """Say what was found: images with their labels, or features; and how well it explains the gradient."""
     inputs = batch.inputs() @ batch.basis * batch.norm
-    received = head.weight_gradient.double()[batch.heard]
-    gap = (batch.columns.T @ (batch.sources() @ batch.basis) - received) * (received != 0)
-    residual = max(float(gap.norm() / received.norm()), float(batch.contradictions().max()))
-    labels, copies = read_labels(form, head, inputs, size)
-    whole = not batch.guessed and int(copies.sum()) == size
-    inputs, labels = inputs.repeat_interleave(copies, dim=0), labels.repeat_interleave(copies)
-    counts = labels.bincount(minlength=task.num_classes) if whole else None
+    raw = label_shares(form, head, inputs, size)
+    counts = whole_shares(raw, size)
+    residual = unexplained(form, head, inputs, counts)
+    sure = not batch.guessed and residual < SURE and float((raw - counts).abs().max()) < 0.3
+    found, classes = counts.nonzero(as_tuple=True)
+    copies = counts[found, classes]
+    inputs, labels = inputs[found].repeat_interleave(copies, dim=0), classes.repeat_interleave(copies)
+    total = labels.bincount(minlength=task.num_classes)
     return Reconstruction(
         images=denormalised(task, inputs) if form.takes_images else None,
-        labels=labels if form.takes_images else None,
+        labels=labels if form.takes_images and sure else None,
         embeddings=None if form.takes_images else inputs.float(),
         embedding_layer=None if form.takes_images else form.hidden,
-        class_counts=counts,
-        class_presence=None if counts is None else counts > 0,
+        # A gradient is a mean: a batch and the same batch twice cannot be told apart.
+        class_counts=total if sure and disclosed else None,
+        class_presence=total > 0 if sure else None,
         confidence=residual,
     )
 
 
-def read_labels(form: Form, head: Head, inputs: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Return each input's label, and how often it is in the batch, from the output layer's gradient.
+def label_shares(form: Form, head: Head, inputs: Tensor, size: int) -> Tensor:
+    """Return how often each input is in the batch with each label: (n, C), whole numbers but for noise.
 
-    dL/dA = R^T act(W x + b) is linear in the errors R_ic = copies_i (p_ic - y_ic) / B, and p is known.
+    dL/dA = R^T act(W x + b) is linear in the errors R_ic = (k_i p_ic - n_ic) / B; p is known, and
+    k_i = sum_c n_ic, where some class has n_ic = 0.
     """
-    values = form.act(inputs @ head.weight.double().T + head.bias)  # (n, m)
-    seen = (head.output_gradient != 0).all(0)
-    known = seen if int(seen.sum()) >= 2 * len(inputs) else torch.ones_like(seen)
-    errors = fit(values[:, known].T, head.output_gradient.double()[:, known].T)
-    labels = errors.argmin(dim=1)
-    chances = torch.softmax(values.sum(1, keepdim=True) * head.levels, dim=1)
-    mine = labels[:, None]
-    copies = size * errors.gather(1, mine) / (chances.gather(1, mine) - 1)
-    return labels, copies[:, 0].round().long().clamp(1, size)
+    values, chances = _forward(form, head, inputs)
+    errors = torch.zeros_like(chances)
+    for number, gradient in enumerate(head.output_gradient.double()):
+        seen = gradient != 0
+        if int(seen.sum()) >= 2 * len(inputs):
+            errors[:, number] = fit(values[:, seen].T, gradient[seen, None])[:, 0]
+    often = (size * errors / chances).amax(1, keepdim=True)
+    shares = (often * chances - size * errors).clamp(min=0)
+    total = float(shares.sum())  # less than B where the gradient was clipped
+    return shares * (size / total) if total > 0 else torch.full_like(shares, 1 / shares.shape[1])
+
+
+def whole_shares(shares: Tensor, size: int) -> Tensor:
+    """Return whole numbers that add up to the batch, near the shares: at least one for every input."""
+    counts = torch.zeros_like(shares, dtype=torch.int64)
+    counts[torch.arange(len(shares)), shares.argmax(1)] = 1
+    for _ in range(size - len(shares)):
+        counts.view(-1)[(shares - counts).argmax()] += 1
+    return counts
+
+
+def unexplained(form: Form, head: Head, inputs: Tensor, counts: Tensor) -> float:
+    """Return the relative part of what was received that these inputs and labels do not give, up to scale."""
+    values, chances = _forward(form, head, inputs)
+    distances = inputs @ head.weight.double().T + head.bias
+    first, _ = slopes(form.act, distances)
+    errors = (counts.sum(1, keepdim=True) * chances - counts) / counts.sum()  # R
+    through = (errors @ head.levels)[:, None] * first  # (n, m)
+    pairs = [
+        (head.weight_gradient, through.T @ inputs),
+        (head.bias_gradient, through.sum(0)),
+        (head.output_gradient, errors.T @ values),
+    ]
+    if slope_levels(form.act) is not None:  # at the kink itself, rounding decides
+        clear = (distances.abs() > 1e-4 * distances.abs().mean()).all(0)
+        pairs = [(pairs[0][0][clear], pairs[0][1][clear]), (pairs[1][0][clear], pairs[1][1][clear]), pairs[2]]
+    worst = 0.0
+    for received, given in pairs:
+        received, given = received.double(), given * (received != 0)
+        size = float(given.square().sum())
+        factor = float((received * given).sum()) / size if size > 0 else 0.0  # a client may have clipped
+        worst = max(worst, float((received - factor * given).norm() / received.norm().clamp(min=1e-300)))
+    return worst
+
+
+def _forward(form: Form, head: Head, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what the hidden layer gives (n, m), and the softmax (n, C)."""
+    values = form.act(inputs @ head.weight.double().T + head.bias)
+    return values, torch.softmax(values.sum(1, keepdim=True) * head.levels, dim=1)
