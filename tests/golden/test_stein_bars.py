@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from attacks.privacy.labels.ilrg import ILRG
+from attacks.privacy.stein.batch import Batch
 from attacks.privacy.stein.stein import Stein, estimate
 from attacks.privacy.stein.stein_exact import SteinExact
 from defenses.privacy.clip import Clip
@@ -164,11 +165,81 @@ def test_labels_count_the_examples_when_noise_hides_the_rank(mnist: Dataset) -> 
     assert counted.score.value > 35
 
 
+@pytest.mark.parametrize("activation", ["tanh", "relu", "leaky_relu"])
+def test_a_batch_of_one(mnist: Dataset, activation: str) -> None:
+    played = play(SteinExact(), mnist, network(264, activation), 1, 524)
+    assert played.lowest >= 100
+    assert played.guess.labels.tolist() == played.truth.labels.tolist()
+
+
+def test_moments_alone_find_most_inputs(mnist: Dataset, monkeypatch) -> None:
+    """Starts come from Stein's lemma: without random ones, one round finds nearly the whole batch."""
+    search = Batch.search
+    found = list[int]()
+
+    def watched(self, starts, random, tolerance):
+        found.append(search(self, 0, random, tolerance))
+        return found[-1]
+
+    monkeypatch.setattr(Batch, "search", watched)
+    assert play(SteinExact(), mnist, network(512, "tanh"), 16, 527).lowest >= 100
+    assert found[0] >= 10
+
+
+@pytest.mark.parametrize("activation", ["tanh", "sigmoid"])
+def test_the_sign_is_right_where_both_signs_have_the_same_column(mnist: Dataset, activation: str) -> None:
+    assert play(SteinExact(bias=0.0), mnist, network(264, activation), 8, 528).lowest >= 100
+
+
+@pytest.mark.parametrize(
+    ("attack", "activation", "told"),
+    [
+        (SteinExact(), "tanh", 7),
+        (SteinExact(), "gelu", 4),
+        (SteinExact(), "relu", 7),
+        (SteinExact(bias=10.0), "softplus", 8),
+        (SteinExact(scale=0.001), "tanh", 8),
+    ],
+    ids=["one missing", "half", "one missing at a kink", "bias", "scale"],
+)
+def test_wrong_images_are_never_sure(mnist: Dataset, attack: SteinExact, activation: str, told: int) -> None:
+    played = play(attack, mnist, network(264, activation), 8, 529, told=told)
+    assert played.lowest < 60
+    assert played.guess.confidence > 0.01
+    assert played.guess.class_counts is None
+    assert played.guess.labels is None
+    assert len(played.guess.images) == told
+
+
+def test_an_image_with_two_labels_keeps_both(mnist: Dataset) -> None:
+    drawn = torch.tensor([3, 3, 17, 41, 99])
+    images = mnist.train.batch(drawn)
+    labels = mnist.train.labels[drawn].clone()
+    labels[1] = (labels[0] + 4) % 10
+    attack = SteinExact(seed=530)
+    model = two_layer(mnist.task, width=264)
+    honest = {name: p.detach().clone() for name, p in model.named_parameters()}
+    sent = attack.craft(model, mnist.task, 1, honest)
+    load_weights(model, sent)
+    received = batch_gradient(model, images, labels)[0]
+    seen = Observation(round=1, client=0, sent=sent, received=received, kind="gradient", num_examples=5)
+    guess = attack.run(model, mnist.task, [seen])
+    assert guess.class_counts.tolist() == labels.bincount(minlength=10).tolist()
+    assert guess.confidence < 1e-5
+
+
+def test_a_replay_may_set_another_scale(mnist: Dataset) -> None:
+    played = play(SteinExact(), mnist, network(264, "tanh"), 8, 531)
+    guess = SteinExact(scale=5.0).run(played.model, mnist.task, [played.seen])
+    assert min(PSNR().score(guess, played.truth).per_example) >= 100
+
+
 def test_equal_images_are_found_once_and_counted(mnist: Dataset) -> None:
     drawn = torch.tensor([3, 3, 3, 17, 41, 41, 99])
     played = play(SteinExact(), mnist, network(264, "tanh"), 7, 524, drawn=drawn)
     assert played.lowest >= 100
     assert len(played.guess.images) == 7
+    assert played.guess.class_counts.tolist() == played.truth.labels.bincount(minlength=10).tolist()
 
 
 def test_an_update_of_one_step_is_as_good_as_a_gradient(mnist: Dataset) -> None:
@@ -218,6 +289,7 @@ def test_noise_in_proportion_does_not_help(mnist: Dataset) -> None:
 def test_noise_after_clipping_does_help(mnist: Dataset) -> None:
     """The twin: noise in proportion to a bound on the whole gradient, as differential privacy adds it."""
     defended = (Clip(max_norm=1.0), Noise(sigma=0.01))
+    assert play(SteinExact(scale=1.0), mnist, network(784, "tanh"), 8, 532, defended[:1]).lowest >= 100
     played = play(SteinExact(scale=1.0), mnist, network(784, "tanh"), 8, 532, defended)
     assert played.score.value < 15
     assert played.guess.confidence > 0.1

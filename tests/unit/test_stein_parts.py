@@ -258,6 +258,21 @@ def test_units_that_kept_too_little_are_left_out() -> None:
     assert len(span.gradient) == 49
 
 
+def test_silent_units_and_dark_inputs_are_no_holes() -> None:
+    matrix = low_rank(50, 30, 2, 4)
+    matrix[7], matrix[:, 3] = 0, 0
+    span = find_span(matrix, 2)
+    assert span.heard.tolist() == [row != 7 for row in range(50)]
+    assert span.noise < 1e-10
+
+
+def test_a_gradient_that_kept_almost_nothing_is_refused() -> None:
+    matrix = torch.zeros(50, 30, dtype=torch.float64)
+    matrix[3, 4] = matrix[5, 6] = 1.0
+    with pytest.raises(FedsimError, match=r"of 50 units kept .* Remedy"):
+        find_span(matrix, 4)
+
+
 def columns_of(activation: str, size: int = 4, units: int = 200, bias: float = 0.5):
     random = generator(11, activation)
     act = activation_layer(activation)

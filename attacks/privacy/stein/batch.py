@@ -30,6 +30,7 @@ class Batch:
 
     size: int  # different inputs
     norm: float
+    scale: float  # deviation of w.x for an input of this norm
     heard: Tensor  # (units,) bool: those that take part, m of them
     basis: Tensor  # (B, d) orthonormal: V
     gradient: Tensor  # (m, B): G V
@@ -69,6 +70,7 @@ class Batch:
         return cls(
             size=size,
             norm=norm,
+            scale=scale,
             heard=span.heard,
             basis=span.basis,
             gradient=inside,
@@ -124,19 +126,24 @@ class Batch:
     def inputs(self) -> Tensor:
         """Return the coordinates of what was found.
 
-        lambda_i x_i over lambda_i, by linear least squares from columns: all there is with one kink, and
-        otherwise the sign, where both signs have the same column.
+        lambda_i x_i over lambda_i: all there is with one kink, and otherwise the sign, where both signs have
+        the same column.
         """
-        seen = self.bias_gradient != 0
-        columns = torch.cat(
-            [self.columns.T, torch.ones_like(self.columns[:1].T)], dim=1
-        )  # a zero input's last
-        errors = fit(columns[seen], self.bias_gradient[seen, None])[:-1]
-        quotients: Tensor = torch.nan_to_num(self.sources() / errors / self.norm)
+        quotients = torch.nan_to_num(self.sources() / self.errors()[:, None] / self.norm)
         if self.kinked:
             return quotients
         upright = (quotients * self.points).sum(1, keepdim=True) >= 0
         return torch.where(upright, self.points, -self.points)
+
+    def errors(self) -> Tensor:
+        """Return lambda_i of what was found, from the gradient of the hidden bias."""
+        seen = self.bias_gradient != 0
+        columns, target = self.columns.T[seen], self.bias_gradient[seen, None]
+        found = fit(columns, target)
+        if float((columns @ found - target).norm()) > 10 * self.tolerance * float(target.norm()):
+            # An input of zeros is in no other gradient: its column is the same everywhere.
+            found = fit(torch.cat([columns, torch.ones_like(target)], dim=1), target)[:-1]
+        return found[:, 0]
 
     def sources(self) -> Tensor:
         """Return lambda_i x_i of what was found, in coordinates of the span."""
@@ -214,8 +221,8 @@ class Span:
 def find_span(gradient: Tensor, size: int) -> Span:
     """Return the space that `size` examples span, or fewer where some are equal."""
     known, whole = gradient != 0, gradient
-    silent = ~known.any(1)  # units that are inactive for the whole batch, where there is no other zero
-    if bool((known | silent[:, None]).all()):
+    silent, dark = ~known.any(1), ~known.any(0)  # inactive units, inputs of zero: of the whole batch
+    if bool((known | silent[:, None] | dark).all()):
         heard = ~silent
         gap = gradient.new_zeros(())
     else:  # a sparsifying client's zeros are unknown
