@@ -19,6 +19,8 @@ fedsim: a federated-learning attack laboratory.
   fedsim -m [KEY=VALUE,VALUE ...]     sweep: one run for every combination, and one report over all
   fedsim list [GROUP ...]             what there is: attacks, defences, data, models, metrics, experiments
   fedsim report DIR ...               write the reports of run folders or sweeps again
+  fedsim compare attack=[...] defense=[...] [seeds=N] [jobs=N] [into=DIR] [KEY=VALUE ...]
+                                      every attack against every defence; run again, only what is missing runs
   fedsim replay RUN [attack=... ...]  attack an earlier run's saved observations again, without training
   fedsim --version | --help
 
@@ -44,6 +46,7 @@ def main() -> None:
         "list": _list,
         "report": _report,
         "replay": _replay,
+        "compare": _compare,
     }
     try:
         if first in ("-h", "--help", "help"):
@@ -54,7 +57,8 @@ def main() -> None:
             commands[first](arguments[1:])
         elif first and not first.startswith("-") and "=" not in first and not first.startswith(("~", "+")):
             raise FedsimError(
-                f"unknown command {first!r}: expected list, report, replay or KEY=VALUE. See fedsim --help."
+                f"unknown command {first!r}: expected list, report, replay, compare or KEY=VALUE. "
+                "See fedsim --help."
             )
         else:
             _experiment()
@@ -174,6 +178,28 @@ def _replay(arguments: Sequence[str]) -> None:
     config, path = build.compose_replay(source.config_text(), arguments[1:])
     folder = replay(build.experiment(config), source, path)
     _announce(folder, last_line=True)
+
+
+def _compare(arguments: Sequence[str]) -> None:
+    from datetime import datetime
+
+    from fedsim.compare import compare, parse
+    from fedsim.report.comparison import write_comparison
+
+    grid, folder, jobs = parse(arguments)
+    folder = folder or Path(f"runs/{datetime.now():%Y-%m-%d/%H-%M-%S}_comparison")
+    folder = folder.resolve()
+    try:
+        problems = compare(grid, folder, jobs)
+    finally:  # an interrupted comparison shows what it has
+        if folder.exists():
+            report = write_comparison(grid, folder)
+    for problem in problems:
+        print(f"fedsim: {problem}", file=sys.stderr)
+    print(f"report: {report}")
+    print(folder)
+    if problems:
+        sys.exit(1)
 
 
 def _announce(folder: "RunFolder", last_line: bool) -> None:

@@ -1,7 +1,7 @@
 """The report's figures, drawn without a display. Every function returns a matplotlib figure."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -200,6 +200,96 @@ def sweep_figure(
         _clean(axes)
     panels[0].set_yticks(range(len(labels)), [label[:40] for label in labels], fontsize=8)
     panels[0].invert_yaxis()
+    return figure
+
+
+def heat_figure(
+    metric: str,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    table: Sequence[Sequence[float | None]],
+    lower_is_worse: bool,
+) -> Figure:
+    """Draw a metric of every attack (rows) against every defence (columns): red leaks."""
+    figure = Figure(figsize=(2.2 + 1.0 * len(columns), 1.3 + 0.4 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    values = np.array([[np.nan if value is None else value for value in row] for row in table], dtype=float)
+    if metric in SHARES:
+        low, high = 0.0, 1.0
+    else:
+        low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    axes.imshow(
+        values,
+        cmap="Reds_r" if lower_is_worse else "Reds",
+        vmin=low,
+        vmax=max(high, low + 1e-9),
+        aspect="auto",
+    )
+    for place, row in enumerate(table):
+        for number, value in enumerate(row):
+            words = "–" if value is None else f"{value:.2f}" if abs(value) < 10 else f"{value:.0f}"
+            share = 0.0 if value is None else (value - low) / max(high - low, 1e-9)
+            dark = (1 - share if lower_is_worse else share) > 0.6 and value is not None
+            axes.text(number, place, words, ha="center", va="center", fontsize=8, color="w" if dark else INK)
+    axes.set_xticks(range(len(columns)), [name[:28] for name in columns], rotation=30, ha="right", fontsize=8)
+    axes.set_yticks(range(len(rows)), [name[:28] for name in rows], fontsize=8)
+    axes.set_title(metric + (" (lower leaks more)" if lower_is_worse else ""), fontsize=10, color=INK)
+    return figure
+
+
+def scatter_figure(metric: str, points: Mapping[str, tuple[float, float]], front: Collection[str]) -> Figure:
+    """Draw test accuracy against the best that any attack got; defences that no other beats are filled."""
+    figure = Figure(figsize=(5.2, 3.6), layout="constrained")
+    axes = figure.subplots()
+    for name, (accuracy, leak) in points.items():
+        best = name in front
+        axes.plot(accuracy, leak, "o", ms=7, color=GUESSED, mfc=GUESSED if best else "none")
+        axes.annotate(
+            name[:28], (accuracy, leak), xytext=(6, 4), textcoords="offset points", fontsize=7, color=INK
+        )
+    line = sorted(points[name] for name in front)
+    axes.plot([x for x, _ in line], [y for _, y in line], "--", color=TRUE, lw=1, zorder=0)
+    axes.set_xlabel("test accuracy")
+    axes.set_ylabel(f"{metric}, best attack")
+    axes.margins(x=0.2, y=0.15)
+    _clean(axes)
+    return figure
+
+
+def curves_figure(name: str, curves: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
+    """Draw one value over rounds, a line for each defence."""
+    figure = Figure(figsize=(6.5, 3.0), layout="constrained")
+    axes = figure.subplots()
+    for label, points in curves.items():
+        axes.plot([x for x, _ in points], [y for _, y in points], marker="o", ms=3, label=label[:28])
+    axes.set_xlabel("round")
+    axes.set_title(name, fontsize=10, color=INK)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(frameon=False, fontsize=7)
+    _clean(axes)
+    return figure
+
+
+def rows_figure(
+    attack: str,
+    truth: Sequence[Tensor],
+    rows: Mapping[str, Sequence[Tensor]],
+    captions: Mapping[str, Sequence[str]],
+) -> Figure:
+    """Draw true images on top, then a row for each defence."""
+    figure = Figure(figsize=(1.6 + 0.9 * len(truth), 0.6 + 1.15 * (1 + len(rows))), layout="constrained")
+    panels = figure.subplots(1 + len(rows), len(truth), squeeze=False)
+    shown: list[tuple[str, Sequence[Tensor], Sequence[str]]] = [("true", truth, [""] * len(truth))]
+    shown += [(name, images, captions[name]) for name, images in rows.items()]
+    for panel, (name, images, words) in zip(panels, shown, strict=True):
+        for axes, image, caption in zip(panel, images, words, strict=True):
+            pixels = image.clamp(0, 1).permute(1, 2, 0).numpy()
+            axes.imshow(pixels if pixels.shape[2] == 3 else pixels[:, :, 0], cmap="gray", vmin=0, vmax=1)
+            axes.set_xticks([])
+            axes.set_yticks([])
+            axes.set_xlabel(caption, fontsize=7, color=INK)
+        panel[0].set_ylabel(name[:18], fontsize=7, color=INK, rotation=0, ha="right", va="center")
+    figure.suptitle(f"{attack}: the first batch behind each defence", fontsize=10, color=INK)
     return figure
 
 

@@ -43,8 +43,8 @@ def write_report(folder: RunFolder) -> Path:
     figures: dict[str, Figure] = {}
     if history := folder.history():
         figures["accuracy"] = accuracy_figure(history)
-    if len({row.round for row in scored}) > 1:
-        figures["scores"] = scores_figure(_means_by_round(scored))
+    if len({row.round for row in scored}) > 1 and (means := _means_by_round(scored)):
+        figures["scores"] = scores_figure(means)
     pictures, picture_titles = _picture_figures(folder)
     figures |= pictures
     figures |= _label_figures(folder)

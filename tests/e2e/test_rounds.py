@@ -29,7 +29,7 @@ def test_a_run_folder_holds_everything(play_small) -> None:
     assert [(o.round, o.client) for o in seen] == [(r, c) for r in (1, 2) for c in range(3)]
     assert all(o.num_examples == 6 and o.loss > 0 and o.learning_rate is None for o in seen)
     scores = folder.scores()
-    assert len(scores) == 6 * 3
+    assert len(scores) == 6 * 4
     mean = sum(row.value for row in scores if row.metric == "lnacc") / 6
     assert summary["metrics"]["lnacc"] == pytest.approx(mean)
     assert [result.round for result in folder.history()] == [0, 1, 2]

@@ -1,0 +1,199 @@
+"""The report of a comparison: which defence stops which attack, at what cost."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+
+from matplotlib.figure import Figure
+from scipy.stats import t as student
+from torch import Tensor
+
+from fedsim.compare import COMPLETE, Choice, Grid
+from fedsim.metrics.image_matching import match_to_truth, peak_signal_to_noise
+from fedsim.report.figures import curves_figure, heat_figure, rows_figure, scatter_figure
+from fedsim.report.page import write_page
+from fedsim.runfolder import RunFolder, as_figure, csv_text, write_text
+
+COSTS = ("accuracy", "loss", "bytes", "epsilon")  # of a defence, whatever attacks it
+LOWER = ("lpips", "image_error", "embedding_error")  # metrics by which less is a better attack
+PICTURES = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A figure over all seeds: its mean, with a 95 % interval where there are two or more."""
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """The mean over runs."""
+        return fmean(self.values)
+
+    @property
+    def interval(self) -> float | None:
+        """Half the width of the 95 % interval of the mean, by Student's t."""
+        number = len(self.values)
+        if number < 2:
+            return None
+        return float(student.ppf(0.975, number - 1)) * stdev(self.values) / math.sqrt(number)
+
+    def __str__(self) -> str:
+        width = self.interval
+        return as_figure(self.mean) + ("" if width is None else f" ± {as_figure(width)}")
+
+
+def write_comparison(grid: Grid, folder: Path) -> Path:
+    """Write comparison.csv and report.html over all cells of a grid."""
+    cells, problems = dict[tuple[str, str], dict[str, Entry]](), dict[tuple[str, str], str]()
+    for attack in grid.attacks:
+        for defense in grid.defenses:
+            key = attack.label, defense.label
+            runs = [RunFolder(grid.cell(folder, attack, defense, seed)) for seed in grid.seeds]
+            cells[key] = _entries(runs)
+            if wrong := [status for run in runs if (status := _status(run)) != COMPLETE]:
+                problems[key] = wrong[0]
+    costs = {
+        defense.label: _entries([RunFolder(grid.training(folder, defense, seed)) for seed in grid.seeds])
+        for defense in grid.defenses
+    }
+    metrics = list(dict.fromkeys(name for found in cells.values() for name in found if name not in COSTS))
+    _write_csv(folder, cells, problems, costs)
+    figures: dict[str, Figure] = {}
+    attacks, defenses = [a.label for a in grid.attacks], [d.label for d in grid.defenses]
+    for metric in metrics:
+        table = [[_mean(cells[attack, defense].get(metric)) for defense in defenses] for attack in attacks]
+        figures[f"heat_{metric}"] = heat_figure(metric, attacks, defenses, table, metric in LOWER)
+    for metric in metrics:
+        points = _worst(metric, attacks, defenses, cells, costs)
+        if len(points) > 1:
+            figures[f"scatter_{metric}"] = scatter_figure(metric, points, pareto(points, metric in LOWER))
+    curves = {defense.label: _curve(grid, folder, defense) for defense in grid.defenses}
+    if any(curves.values()):
+        figures["accuracy"] = curves_figure("test accuracy", {name: c for name, c in curves.items() if c})
+    if pictures := _pictures(grid, folder, cells):
+        figures["pictures"] = pictures
+    return write_page(
+        folder / "report.html",
+        "comparison.html",
+        figures,
+        title="Which defence stops which attack",
+        runs=len(grid.seeds),
+        common=" ".join(grid.common) or "the default federation",
+        attacks=attacks,
+        defenses=defenses,
+        metrics=metrics,
+        cells=cells,
+        costs=costs,
+        cost_names=[name for name in COSTS if any(name in found for found in costs.values())],
+        problems=problems,
+        csv=(folder / "comparison.csv").read_text(encoding="utf-8"),
+    )
+
+
+def pareto(points: dict[str, tuple[float, float]], lower_leaks_more: bool) -> set[str]:
+    """Return which (accuracy, leak) points no other one beats in both."""
+    sign = -1 if lower_leaks_more else 1
+
+    def beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
+        return one != other and one[0] >= other[0] and sign * one[1] <= sign * other[1]
+
+    return {name for name, own in points.items() if not any(beats(other, own) for other in points.values())}
+
+
+def _entries(runs: list[RunFolder]) -> dict[str, Entry]:
+    """Return every metric that complete runs have, over all of them."""
+    values: dict[str, list[float]] = {}
+    for run in runs:
+        if _status(run) == COMPLETE:
+            for name, value in run.summary()["metrics"].items():
+                if value is not None:
+                    values.setdefault(name, []).append(value)
+    return {name: Entry(values=tuple(found)) for name, found in values.items()}
+
+
+def _status(run: RunFolder) -> str:
+    status: str = run.summary().get("status", "did not run") if run.path.exists() else "did not run"
+    return status
+
+
+def _mean(entry: Entry | None) -> float | None:
+    return None if entry is None else entry.mean
+
+
+def _write_csv(
+    folder: Path,
+    cells: dict[tuple[str, str], dict[str, Entry]],
+    problems: dict[tuple[str, str], str],
+    costs: dict[str, dict[str, Entry]],
+) -> None:
+    lines = [["attack", "defense", "metric", "mean", "interval", "runs", "problem"]]
+    rows = [(*key, found) for key, found in cells.items()] + [
+        ("", name, found) for name, found in costs.items()
+    ]
+    for attack, defense, found in rows:
+        for metric, entry in found.items():
+            width = "" if entry.interval is None else repr(entry.interval)
+            lines.append([attack, defense, metric, repr(entry.mean), width, str(len(entry.values)), ""])
+        if problem := problems.get((attack, defense)):
+            lines.append([attack, defense, "", "", "", "0", problem])
+    write_text(folder / "comparison.csv", csv_text(lines))
+
+
+def _worst(
+    metric: str,
+    attacks: list[str],
+    defenses: list[str],
+    cells: dict[tuple[str, str], dict[str, Entry]],
+    costs: dict[str, dict[str, Entry]],
+) -> dict[str, tuple[float, float]]:
+    """Return for each defence its test accuracy, and the best that any attack got against it."""
+    points = dict[str, tuple[float, float]]()
+    for defense in defenses:
+        found = [cells[a, defense][metric].mean for a in attacks if metric in cells[a, defense]]
+        if found and "accuracy" in costs[defense]:
+            best = min(found) if metric in LOWER else max(found)
+            points[defense] = costs[defense]["accuracy"].mean, best
+    return points
+
+
+def _curve(grid: Grid, folder: Path, defense: Choice) -> list[tuple[float, float]]:
+    """Return the mean test accuracy over rounds."""
+    by_round: dict[int, list[float]] = {}
+    for seed in grid.seeds:
+        path = grid.training(folder, defense, seed)
+        for result in RunFolder(path).history() if path.exists() else ():
+            by_round.setdefault(result.round, []).append(result.accuracy)
+    return [(float(round), fmean(values)) for round, values in sorted(by_round.items())]
+
+
+def _pictures(grid: Grid, folder: Path, cells: dict[tuple[str, str], dict[str, Entry]]) -> Figure | None:
+    """Draw the first batch, and below it what the best image attack made of it behind each defence."""
+    seed = grid.seeds[0]
+
+    def quality(attack: Choice) -> float:
+        found = [cells[attack.label, defense.label].get("psnr") for defense in grid.defenses]
+        return max((entry.mean for entry in found if entry is not None), default=-1.0)
+
+    best = max(grid.attacks, key=quality)
+    if quality(best) < 0:
+        return None
+    truth, rows, captions = None, dict[str, list[Tensor]](), dict[str, list[str]]()
+    for defense in grid.defenses:
+        path = grid.cell(folder, best, defense, seed)
+        run = RunFolder(path)
+        if not path.exists() or not (guessed := run.guessed()):
+            continue
+        guess, true = run.guess(*guessed[0]), run.truth(*guessed[0])
+        if guess is None or guess.images is None or true is None:
+            continue
+        truth = true.images[:PICTURES]
+        matched = match_to_truth(guess.images, true.images)[:PICTURES]
+        rows[defense.label] = list(matched)
+        captions[defense.label] = [
+            f"{value:.0f} dB" for value in peak_signal_to_noise(matched, truth).tolist()
+        ]
+    if truth is None:
+        return None
+    return rows_figure(best.label, list(truth), rows, captions)

@@ -1,0 +1,179 @@
+"""The comparison of attacks and defences: common trainings, resumption, failures, and its page."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from fedsim.compare import parse
+from fedsim.errors import FedsimError
+from fedsim.report.comparison import Entry, pareto
+
+SMALL = (
+    "data=synthetic",
+    "data.shape=[1,8,8]",
+    "data.num_classes=4",
+    "data.train_size=160",
+    "data.test_size=40",
+    "model=two_layer",
+    "model.width=120",
+    "federation.clients=2",
+    "federation.rounds=2",
+    "federation.batch_size=4",
+    "metric=[leacc,lnacc,psnr]",
+)
+GRID = ("attack=[ilrg,idlg,stein_exact]", "defense=[none,{noise: {sigma: 0.5}},[clip,sparsify]]", "jobs=2")
+
+
+def command(folder: Path, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "fedsim", "compare", *GRID, *SMALL, f"into={folder}", *arguments]
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("comparison") / "grid"
+    done = subprocess.run(command(folder), capture_output=True, text=True, cwd=folder.parent, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == str(folder)
+    return folder
+
+
+def figures(folder: Path) -> dict[tuple[str, str, str], float]:
+    with (folder / "comparison.csv").open() as file:
+        return {
+            (row["attack"], row["defense"], row["metric"]): float(row["mean"])
+            for row in csv.DictReader(file)
+            if row["mean"]
+        }
+
+
+def test_every_cell_has_its_figures(compared: Path) -> None:
+    found = figures(compared)
+    for attack in ("ilrg", "idlg", "stein_exact"):
+        for defense in ("none", "noise (sigma 0.5)", "clip + sparsify"):
+            assert (attack, defense, "leacc") in found or attack == "stein_exact"
+    assert found["ilrg", "none", "lnacc"] > found["ilrg", "noise (sigma 0.5)", "lnacc"]
+    assert found["stein_exact", "none", "psnr"] > 100 > found["stein_exact", "noise (sigma 0.5)", "psnr"]
+    assert found["", "none", "accuracy"] > 0
+    assert found["", "clip + sparsify", "bytes"] < found["", "none", "bytes"]
+
+
+def test_attacks_that_do_not_craft_share_one_training(compared: Path) -> None:
+    assert len(list((compared / "trainings").iterdir())) == 3
+    cells = {path.name for path in (compared / "cells").iterdir()}
+    assert len(cells) == 9
+    assert not (compared / "cells" / "ilrg_against_none_0" / "observations").exists()  # replayed
+    assert (compared / "cells" / "stein_exact_against_none_0" / "observations").exists()
+
+
+def test_only_what_is_missing_runs_again_and_gives_the_same(compared: Path, tmp_path: Path) -> None:
+    copied = tmp_path / "grid"
+    shutil.copytree(compared, copied)
+    before = figures(copied)
+    missing = copied / "cells" / "idlg_against_none_0"
+    kept = copied / "cells" / "ilrg_against_none_0" / "summary.json"
+    shutil.rmtree(missing)
+    (copied / "cells" / "stein_exact_against_none_0" / "summary.json").unlink()  # as a killed run leaves it
+    stamp = kept.stat().st_mtime_ns
+    done = subprocess.run(command(copied), capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    assert kept.stat().st_mtime_ns == stamp
+    assert figures(copied) == before
+
+
+def test_a_kill_in_the_middle_loses_nothing_that_was_done(compared: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "grid"
+    with (tmp_path / "out").open("w") as out:
+        process = subprocess.Popen(
+            command(folder), stdout=out, stderr=out, cwd=tmp_path, start_new_session=True
+        )
+        deadline = time.monotonic() + 120
+        while not list(folder.glob("trainings/*/summary.json")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    again = subprocess.run(command(folder), capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert again.returncode == 0, again.stderr
+    assert figures(folder) == figures(compared)
+
+
+def test_a_failed_cell_is_shown_and_stops_nothing(tmp_path: Path) -> None:
+    arguments = ["attack=[ilrg,rgap]", "defense=[none]", *SMALL, f"into={tmp_path / 'grid'}"]
+    program = [sys.executable, "-m", "fedsim", "compare", *arguments]
+    done = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 1
+    assert "rgap_against_none_0: " in done.stderr
+    assert "batch of one" in (tmp_path / "grid" / "report.html").read_text()
+    assert ("ilrg", "none", "lnacc") in figures(tmp_path / "grid")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["defense=[noise]"], r"expected attack=\[NAME"),
+        (["attack=ilrg"], r"expected attack=\[NAME"),
+        (["attack=[ilrg]", "defense=noise"], r"expected defense=\[NAME"),
+        (["attack=[ilrg]", "seeds=0"], "seeds: expected a whole number"),
+        (["attack=[ilrg]", "seed=3"], "seed differs from run to run"),
+        (["attack=[ilrg,ilrg]"], "'ilrg' is there twice"),
+        (["attack=[{ilrg: 3}]"], "expected a name or"),
+        (["attack=[ilrg]", "verbose"], "expected KEY=VALUE"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: list[str], words: str) -> None:
+    with pytest.raises(FedsimError, match=words):
+        parse(arguments)
+
+
+def test_intervals_are_students() -> None:
+    assert Entry(values=(1.0,)).interval is None
+    assert Entry(values=(1.0, 2.0, 3.0)).interval == pytest.approx(4.302653 / 3**0.5, rel=1e-5)
+    assert str(Entry(values=(1.0, 1.0))) == "1.000 ± 0.000"
+
+
+def test_the_front_is_what_nothing_beats() -> None:
+    points = {"none": (0.9, 1.0), "good": (0.8, 0.2), "bad": (0.7, 0.5), "strong": (0.5, 0.1)}
+    assert pareto(points, lower_leaks_more=False) == {"none", "good", "strong"}
+    assert pareto({"a": (0.5, 0.1), "b": (0.5, 0.9)}, lower_leaks_more=True) == {"b"}
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium to open the page with")
+def test_the_page_sorts_and_shows_its_pictures_in_a_browser(compared: Path, tmp_path: Path) -> None:
+    """A probe is added to a copy of the page; what it finds comes back in the printed document."""
+    probe = (
+        """<script>window.problems = []; window.onerror = w => window.problems.push(w);</script>"""
+    )
+    asks = """<script>
+    const rows = () => [...document.querySelectorAll("#figures tbody tr")];
+    const column = () => rows().map(row => row.children[2].dataset.value);
+    document.querySelectorAll("#figures th")[2].click(); const down = column();
+    document.querySelectorAll("#figures th")[2].click(); const up = column();
+    const pictures = [...document.images].map(i => i.naturalWidth);
+    const wide = document.documentElement.scrollWidth;
+    document.title = JSON.stringify({down, up, pictures, wide, seen: innerWidth, problems: window.problems});
+    </script>"""
+    page = (compared / "report.html").read_text()
+    page = page.replace("<head>", f"<head>{probe}", 1).replace("</body>", f"{asks}</body>", 1)
+    (tmp_path / "probed.html").write_text(page)
+    with tempfile.TemporaryDirectory() as profile:
+        browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
+        browser += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+        browser += [f"--user-data-dir={profile}", "--window-size=420,900", "--virtual-time-budget=3000"]
+        program = [*browser, "--dump-dom", f"file://{tmp_path / 'probed.html'}"]
+        printed = subprocess.run(program, capture_output=True, text=True, timeout=120, check=True).stdout
+    title = printed.split("<title>", 1)[1].split("</title>", 1)[0]
+    found = json.loads(title.replace("&quot;", '"'))
+    assert found["problems"] == []
+    assert min(found["pictures"]) > 0
+    assert len(found["pictures"]) >= 4
+    assert found["up"] == sorted(found["up"], key=lambda value: float(value or "-inf"))
+    assert found["down"] == sorted(found["down"], key=lambda value: float(value or "-inf"), reverse=True)
+    assert found["wide"] <= found["seen"] + 1  # a phone need not scroll sideways
