@@ -65,7 +65,7 @@ def write_comparison(grid: Grid, folder: Path) -> Path:
     for metric in metrics:
         table = [[_mean(cells[attack, defense].get(metric)) for defense in defenses] for attack in attacks]
         figures[f"heat_{metric}"] = heat_figure(metric, attacks, defenses, table, metric in LOWER)
-    for metric in metrics:
+    for metric in (name for name in metrics if not name.endswith("cosine")):
         points = _worst(metric, attacks, defenses, cells, costs)
         if len(points) > 1:
             figures[f"scatter_{metric}"] = scatter_figure(metric, points, pareto(points, metric in LOWER))

@@ -211,7 +211,7 @@ def heat_figure(
     lower_is_worse: bool,
 ) -> Figure:
     """Draw a metric of every attack (rows) against every defence (columns): red leaks."""
-    figure = Figure(figsize=(2.2 + 1.0 * len(columns), 1.3 + 0.4 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(2.2 + 0.62 * len(columns), 1.5 + 0.4 * len(rows)), layout="constrained")
     axes = figure.subplots()
     values = np.array([[np.nan if value is None else value for value in row] for row in table], dtype=float)
     if metric in SHARES:
@@ -241,12 +241,14 @@ def scatter_figure(metric: str, points: Mapping[str, tuple[float, float]], front
     """Draw test accuracy against the best that any attack got; defences that no other beats are filled."""
     figure = Figure(figsize=(5.2, 3.6), layout="constrained")
     axes = figure.subplots()
+    near: dict[tuple[int, int], int] = {}  # names that are at the same place already
+    spread = [max(1e-9, max(axis) - min(axis)) for axis in zip(*points.values(), strict=True)]
     for name, (accuracy, leak) in points.items():
-        best = name in front
-        axes.plot(accuracy, leak, "o", ms=7, color=GUESSED, mfc=GUESSED if best else "none")
-        axes.annotate(
-            name[:28], (accuracy, leak), xytext=(6, 4), textcoords="offset points", fontsize=7, color=INK
-        )
+        axes.plot(accuracy, leak, "o", ms=7, color=GUESSED, mfc=GUESSED if name in front else "none")
+        place = round(10 * accuracy / spread[0]), round(12 * leak / spread[1])
+        below = near[place] = near.get(place, -1) + 1
+        where = {"xytext": (6, 4 - 8 * below), "textcoords": "offset points"}
+        axes.annotate(name[:28], (accuracy, leak), fontsize=7, color=INK, **where)
     line = sorted(points[name] for name in front)
     axes.plot([x for x, _ in line], [y for _, y in line], "--", color=TRUE, lw=1, zorder=0)
     axes.set_xlabel("test accuracy")

@@ -148,9 +148,7 @@ def test_the_front_is_what_nothing_beats() -> None:
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium to open the page with")
 def test_the_page_sorts_and_shows_its_pictures_in_a_browser(compared: Path, tmp_path: Path) -> None:
     """A probe is added to a copy of the page; what it finds comes back in the printed document."""
-    probe = (
-        """<script>window.problems = []; window.onerror = w => window.problems.push(w);</script>"""
-    )
+    probe = """<script>window.problems = []; window.onerror = w => window.problems.push(w);</script>"""
     asks = """<script>
     const rows = () => [...document.querySelectorAll("#figures tbody tr")];
     const column = () => rows().map(row => row.children[2].dataset.value);
