@@ -247,8 +247,14 @@ def scatter_figure(metric: str, points: Mapping[str, tuple[float, float]], front
         axes.plot(accuracy, leak, "o", ms=7, color=GUESSED, mfc=GUESSED if name in front else "none")
         place = round(10 * accuracy / spread[0]), round(12 * leak / spread[1])
         below = near[place] = near.get(place, -1) + 1
-        where = {"xytext": (6, 4 - 8 * below), "textcoords": "offset points"}
-        axes.annotate(name[:28], (accuracy, leak), fontsize=7, color=INK, **where)
+        axes.annotate(
+            name[:28],
+            (accuracy, leak),
+            xytext=(6, 4 - 8 * below),
+            textcoords="offset points",
+            fontsize=7,
+            color=INK,
+        )
     line = sorted(points[name] for name in front)
     axes.plot([x for x, _ in line], [y for _, y in line], "--", color=TRUE, lw=1, zorder=0)
     axes.set_xlabel("test accuracy")
