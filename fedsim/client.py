@@ -18,7 +18,7 @@ from fedsim.interfaces import Defense, LocalStep
 from fedsim.randomness import generator
 from fedsim.records import DecodeOnce, arrays_of, decode, encode
 from fedsim.types import Truth, Weights, form_problem
-from fedsim.wire import wire_bytes
+from fedsim.wire import FLOAT, wire_bytes
 
 CLIENT_FAILED = 2  # Flower's code for an exception in the client's own code
 
@@ -55,14 +55,15 @@ def client_app(setup: Callable[[], ClientSetup], keep_truth: Callable[[Truth], N
         made = setup()
         if made.defenses:
             round, client = _round(message), _number(context)
-            weights: Weights = decode(arrays_of(reply))
+            given: Weights = decode(arrays_of(reply))
+            weights, bits = given, FLOAT
             for place, defense in enumerate(made.defenses):
                 random = generator(made.seed, "defense", place, round, client)
                 weights = defense.on_reply(weights, made.federation.reply_kind, random)
-            if problem := form_problem(weights, decode(arrays_of(reply))):
+                bits = bits if defense.bits is None else defense.bits
+            if problem := form_problem(weights, given):
                 raise FedsimError(f"a defence changed the form of the reply: {problem}")
             reply.content["arrays"] = encode(weights)
-            bits = min(defense.bits for defense in made.defenses)
             reply.content["size"] = MetricRecord({"bytes": wire_bytes(weights, bits)})
         return reply
 

@@ -1,5 +1,6 @@
 """Every attack against every defence, with the same seeds, batches and first model."""
 
+import json
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -13,7 +14,7 @@ import yaml
 from fedsim import build, progress
 from fedsim.errors import FedsimError, in_words
 from fedsim.experiment import record_failure, replay, run
-from fedsim.runfolder import RunFolder
+from fedsim.runfolder import RunFolder, write_text
 
 COMPLETE = "complete"
 
@@ -86,7 +87,7 @@ def parse(arguments: Sequence[str]) -> tuple[Grid, Path | None, int]:
         common=tuple(common),
     )
     for kind, choices in (("attack", grid.attacks), ("defense", grid.defenses)):
-        labels = [choice.label for choice in choices]
+        labels = [_as_name(choice.label) for choice in choices]  # also of their folders
         if twice := {label for label in labels if labels.count(label) > 1}:
             raise FedsimError(f"compare: {kind}: {min(twice)!r} is there twice")
     return grid, None if found["into"] is None else Path(str(found["into"])), found["jobs"]
@@ -97,6 +98,7 @@ def compare(grid: Grid, folder: Path, jobs: int) -> list[str]:
     crafting = {choice.label: _crafts(grid, choice) for choice in grid.attacks}  # also checks the settings
     for defense in grid.defenses:
         build.experiment(build.compose([*grid.common, "attack=none", *defense.overrides, "name=check"]))
+    _claim(folder, grid.common)
     problems = list[str]()
     trainings = [
         Job(
@@ -119,6 +121,17 @@ def compare(grid: Grid, folder: Path, jobs: int) -> list[str]:
                 elif _is_complete(source):
                     cells.append(Job(path=path, overrides=attack.overrides, source=source))
     return problems + _run_all(cells, "attacks", jobs)
+
+
+def _claim(folder: Path, common: Sequence[str]) -> None:
+    """Note the settings that all runs share, or refuse a folder whose finished runs have others."""
+    path, asked = folder / "settings.json", json.dumps(sorted(common))
+    if path.exists() and path.read_text(encoding="utf-8") != asked:
+        raise FedsimError(
+            f"{folder} holds a comparison with other settings: {path.read_text(encoding='utf-8')}. "
+            "Remedy: those settings, or another into=DIR."
+        )
+    write_text(path, asked)
 
 
 def _run_all(all_jobs: Iterable[Job], label: str, workers: int) -> list[str]:

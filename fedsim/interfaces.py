@@ -39,7 +39,7 @@ class LocalStep:
 class Defense:
     """A cautious client: overrides the hook that it changes. Order of a list is order of action."""
 
-    bits: float = 32.0  # of each number that leaves, as this defence would encode it
+    bits: float | None = None  # of each number after this defence; None: as many as before it
 
     def on_batch(self, images: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
         """Return the batch to train on in place of the private one."""

@@ -4,6 +4,7 @@ import math
 
 from fedsim.types import Weights
 
+FLOAT = 32.0  # bits of a number that nothing shortens
 SCALE = 32  # bits of the one number that a quantised tensor is scaled by
 
 
@@ -12,7 +13,7 @@ def dense_bytes(reply: Weights) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in reply.values())
 
 
-def wire_bytes(reply: Weights, bits: float = 32.0) -> int:
+def wire_bytes(reply: Weights, bits: float = FLOAT) -> int:
     """Return the bytes of a reply whose numbers take so many bits each, every tensor in its best encoding."""
     total = 0.0
     for tensor in reply.values():

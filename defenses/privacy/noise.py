@@ -18,6 +18,8 @@ DISTRIBUTIONS = ("gaussian", "laplace")
 class Noise(Defense):
     """Adds Gaussian or Laplace noise of deviation `sigma` to every entry of the gradient or update."""
 
+    bits = 32.0  # noise takes whole floats, whatever was rounded before
+
     def __init__(
         self, *, sigma: float = 0.01, distribution: str = "gaussian", relative: bool = False
     ) -> None:

@@ -89,6 +89,14 @@ def test_only_what_is_missing_runs_again_and_gives_the_same(compared: Path, tmp_
     assert figures(copied) == before
 
 
+def test_finished_runs_of_other_settings_are_not_mixed_in(compared: Path, tmp_path: Path) -> None:
+    other = command(compared, "federation.local_lr=0.5")
+    done = subprocess.run(other, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 1
+    assert "holds a comparison with other settings" in done.stderr
+    assert "Remedy" in done.stderr
+
+
 def test_a_kill_in_the_middle_loses_nothing_that_was_done(compared: Path, tmp_path: Path) -> None:
     folder = tmp_path / "grid"
     with (tmp_path / "out").open("w") as out:

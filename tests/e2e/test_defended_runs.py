@@ -23,6 +23,8 @@ def test_bytes_on_the_wire_are_counted(play_small) -> None:
     assert metrics(plain)["bytes"] == size
     assert metrics(half)["bytes"] <= size / 2
     assert metrics(thin)["bytes"] < size / 20
+    noisy = play_small("model=mlp", "model.width=40", "defense=[quantize,noise]", folder="noisy")
+    assert metrics(noisy)["bytes"] == size  # noise undoes the rounding, and nothing is zero
 
 
 def test_a_private_run_says_its_epsilon(play_small) -> None:
@@ -54,4 +56,4 @@ def test_a_defence_that_changes_the_form_fails_closed(play_small, monkeypatch) -
 def test_hooks_do_nothing_by_default() -> None:
     reply = {"w": torch.ones(2)}
     assert Defense().on_reply(reply, "gradient", torch.Generator()) is reply
-    assert Defense().bits == 32
+    assert Defense().bits is None

@@ -34,9 +34,7 @@ class LinearLayer:
     @property
     def rank(self) -> int | None:
         """The number of different examples behind the gradient, where its singular values show one."""
-        values = torch.linalg.svdvals(self.augmented)
-        gaps = values[:-1] / values[1:].clamp(min=max(float(values[0]) * ROUNDING, 1e-300))
-        return int(gaps.argmax()) + 1 if float(gaps.max()) > CLEAR_GAP else None
+        return clear_rank(self.augmented)
 
     def expect_room(self, size: int, *, each: int = 1) -> None:
         """Refuse a batch that the gradient is too small to hold, with so many units for `each` example."""
@@ -98,6 +96,13 @@ def linear_chain(
         for place, name in enumerate(chain.names)
     ]
     return layers, chain.between
+
+
+def clear_rank(matrix: Tensor) -> int | None:
+    """Return the rank of a matrix where its singular values fall steeply, or None."""
+    values = torch.linalg.svdvals(matrix)
+    gaps = values[:-1] / values[1:].clamp(min=max(float(values[0]) * ROUNDING, 1e-300))
+    return int(gaps.argmax()) + 1 if float(gaps.max()) > CLEAR_GAP else None
 
 
 def input_span(layer: LinearLayer, size: int) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,8 @@ from torch import Tensor, nn
 
 from attacks.privacy.least_squares import fit
 from attacks.privacy.matching import checks
-from attacks.privacy.stein.batch import ROUNDING, Batch
+from attacks.privacy.matching.linear_layers import clear_rank
+from attacks.privacy.stein.batch import Batch
 from attacks.privacy.stein.head import Form, Head, craft_head, denormalised, find_head, input_norm, read_head
 from attacks.privacy.stein.quadrature import best_bias, slope_levels, slopes, strength
 from fedsim import progress
@@ -36,7 +37,6 @@ from fedsim.randomness import generator
 from fedsim.types import Interrupted, Observation, Reconstruction, Task, Weights
 
 log = logging.getLogger(__name__)
-CLEAR_GAP = 30.0  # between singular values of examples and those of noise
 PATIENCE = 6  # rounds without a new input
 SURE = 0.3  # residual up to which labels are claimed: noise is part of it
 
@@ -108,10 +108,8 @@ class SteinExact(Attack):
 
     def _examples(self, model: nn.Module, task: Task, observations: Sequence[Observation], head: Head) -> int:
         """Return the number of examples: singular values show it, or the labels' attack."""
-        values = torch.linalg.svdvals(head.weight_gradient.double())
-        gaps = values[:-1] / values[1:].clamp(min=max(float(values[0]) * ROUNDING, 1e-300))
-        if float(gaps.max()) > CLEAR_GAP:
-            return int(gaps.argmax()) + 1
+        if (rank := clear_rank(head.weight_gradient.double())) is not None:
+            return rank
         if self.labels is not None:
             try:
                 counts = self.labels.run(model, task, observations).class_counts
