@@ -53,8 +53,8 @@ def compose_replay(config_text: str, overrides: Sequence[str]) -> tuple[DictConf
                 if (key := override.lstrip("+").partition("=")[0]).startswith("attack."):
                     OmegaConf.update(played, key, OmegaConf.select(composed, key), force_add=True)
             composed.attack = played.attack
-        for key in ("metric", "device", "threads"):
-            if key not in asked:
+        for key in ("metric", "device", "threads", "threat"):
+            if key not in asked and key in played:
                 composed[key] = played[key]
         composed.choices.attack = OmegaConf.to_container(composed.choices, resolve=True)["attack"]  # type: ignore[index,call-overload]
         path = Path(composed.hydra.run.dir)
@@ -109,24 +109,28 @@ def experiment(config: DictConfig) -> Experiment:
     """Build everything that a run needs from a resolved config."""
     _check_top_level(config)
     _check_public_images(config)
-    data = _dataset(OmegaConf.to_yaml(config.data))
+    data, defenses = _dataset(OmegaConf.to_yaml(config.data)), _list(config.defense, Defense, "defense")
+    config, rules = _by_the_rules(config, defenses)
     config_text = OmegaConf.to_yaml(config)
-    return Experiment(
-        name=str(config.name),
-        seed=config.seed,
-        config_text=config_text,
-        prepare_clients=functools.partial(prepare_clients, config_text),
-        task=data.task,
-        test=data.test,
-        model=_model(config, data.task),
-        federation=_federation(config),
-        engine=_instantiate(config.engine, "engine"),
-        attack=_of_type(_instantiate(config.attack, "attack"), Attack, "attack"),
-        attack_name=str(config.choices.attack),
-        metrics=_list(config.metric, Metric, "metric"),
-        defenses=_list(config.defense, Defense, "defense"),  # to describe the run; clients build their own
-        device=str(config.device),
-        threads=config.threads,
+    return _check_sums(
+        Experiment(
+            name=str(config.name),
+            seed=config.seed,
+            config_text=config_text,
+            prepare_clients=functools.partial(prepare_clients, config_text),
+            task=data.task,
+            test=data.test,
+            model=_model(config, data.task),
+            federation=rules,
+            engine=_instantiate(config.engine, "engine"),
+            attack=_of_type(_instantiate(config.attack, "attack"), Attack, "attack"),
+            attack_name=str(config.choices.attack),
+            metrics=_list(config.metric, Metric, "metric"),
+            defenses=defenses,  # to describe the run; clients build their own
+            knows_defense=config.threat.knows_defense,
+            device=str(config.device),
+            threads=config.threads,
+        )
     )
 
 
@@ -220,6 +224,10 @@ def load_checkpoint(model: nn.Module, path: Path) -> None:
 def _check_top_level(config: DictConfig) -> None:
     if not isinstance(config.seed, int):
         raise FedsimError(f"seed: expected a whole number, got {config.seed!r}")
+    if not isinstance(config.threat.knows_defense, bool):
+        raise FedsimError(
+            f"threat.knows_defense: expected true or false, got {config.threat.knows_defense!r}"
+        )
     if not isinstance(config.threads, int) or config.threads < 1:
         raise FedsimError(f"threads: expected a whole number of at least 1, got {config.threads!r}")
     try:
@@ -228,6 +236,29 @@ def _check_top_level(config: DictConfig) -> None:
         raise FedsimError(f"device: expected cpu or cuda, got {config.device!r}") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise FedsimError("device=cuda: torch finds no GPU here. Remedy: device=cpu.")
+
+
+def _by_the_rules(config: DictConfig, defenses: Sequence[Defense]) -> tuple[DictConfig, Federation]:
+    """Let defences change the rules of the federation; return the config that says so, and the rules."""
+    rules = _federation(config)
+    for defense in defenses:
+        rules = defense.rules(rules)
+    changed = {key: getattr(rules, key) for key in config.federation if key != "_target_"}
+    merged = OmegaConf.merge(config, {"federation": changed})
+    assert isinstance(merged, DictConfig)
+    return merged, rules
+
+
+def _check_sums(experiment: Experiment) -> Experiment:
+    """Refuse to attack single clients where the server gets only a sum."""
+    if experiment.federation.attacked_clients is not None and any(
+        d.sums_replies for d in experiment.defenses
+    ):
+        raise FedsimError(
+            "federation.attacked_clients: under secure_aggregation the server sees only the sum over a "
+            "round's clients. Remedy: federation.attacked_clients=null."
+        )
+    return experiment
 
 
 def _check_public_images(config: DictConfig) -> None:

@@ -167,10 +167,10 @@ def _replay(arguments: Sequence[str]) -> None:
 
     if not arguments or "=" in arguments[0]:
         raise FedsimError("expected a run folder first: fedsim replay RUN [attack=...] [metric=[...]]")
-    allowed = ("attack", "metric", "name", "device", "threads", "hydra.run.dir")
+    allowed = ("attack", "metric", "threat", "name", "device", "threads", "hydra.run.dir")
     for override in arguments[1:]:
         key = override.lstrip("+~").partition("=")[0]
-        if key not in allowed and not key.startswith(("attack.", "metric.")):
+        if key not in allowed and not key.startswith(("attack.", "metric.", "threat.")):
             raise FedsimError(
                 f"replay takes only {', '.join(allowed)}, got {override!r}: the rest is as it was played"
             )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from fedsim.interfaces import Defense, LocalStep
 from fedsim.randomness import generator
 from fedsim.records import DecodeOnce, arrays_of, decode, encode
 from fedsim.types import Truth, Weights, form_problem
-from fedsim.wire import FLOAT, wire_bytes
+from fedsim.wire import FLOAT, dense_bytes, wire_bytes
 
 CLIENT_FAILED = 2  # Flower's code for an exception in the client's own code
 
@@ -59,12 +59,18 @@ def client_app(setup: Callable[[], ClientSetup], keep_truth: Callable[[Truth], N
             weights, bits = given, FLOAT
             for place, defense in enumerate(made.defenses):
                 random = generator(made.seed, "defense", place, round, client)
-                weights = defense.on_reply(weights, made.federation.reply_kind, random)
+                whole = _with_rest(weights, context, place) if defense.keeps_rest else weights
+                weights = defense.on_reply(whole, made.federation.reply_kind, random)
+                if defense.keeps_rest:
+                    rest = {name: tensor - weights[name] for name, tensor in whole.items()}
+                    context.state[f"rest {place}"] = encode(rest)
                 bits = bits if defense.bits is None else defense.bits
             if problem := form_problem(weights, given):
                 raise FedsimError(f"a defence changed the form of the reply: {problem}")
             reply.content["arrays"] = encode(weights)
-            reply.content["size"] = MetricRecord({"bytes": wire_bytes(weights, bits)})
+            masked = any(defense.sums_replies for defense in made.defenses)  # masks leave no zero to skip
+            size = dense_bytes(weights) if masked else wire_bytes(weights, bits)
+            reply.content["size"] = MetricRecord({"bytes": size})
         return reply
 
     @app.train(mods=[_report_errors, defend])
@@ -148,6 +154,15 @@ def load_weights(model: nn.Module, weights: Weights) -> None:
     parameters = dict(model.named_parameters())
     with torch.no_grad():  # all in one call: small tensors cost more to call than to copy
         torch._foreach_copy_(list(parameters.values()), [weights[name] for name in parameters])
+
+
+def _with_rest(weights: Weights, context: Context, place: int) -> Weights:
+    """Add what a defence took away from this client's last reply."""
+    kept = context.state.get(f"rest {place}")
+    if not isinstance(kept, ArrayRecord):
+        return weights
+    rest = decode(kept)
+    return {name: tensor + rest[name] for name, tensor in weights.items()}
 
 
 def _report_errors(message: Message, context: Context, call_next: ClientAppCallable) -> Message:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from omegaconf import OmegaConf
 
 from fedsim import build, progress
 from fedsim.errors import FedsimError, in_words
-from fedsim.experiment import record_failure, replay, run
+from fedsim.experiment import GAVE_UP, GaveUp, record_failure, replay, run
 from fedsim.runfolder import RunFolder, write_text
 
 COMPLETE = "complete"
@@ -57,6 +58,7 @@ class Job:
 def parse(arguments: Sequence[str]) -> tuple[Grid, Path | None, int]:
     """Read `attack=[...] defense=[...] seeds=3 jobs=2 into=DIR KEY=VALUE ...` from the command line."""
     found: dict[str, Any] = {"attack": None, "defense": ["none"], "seeds": 1, "jobs": 2, "into": None}
+    found |= _named_comparison(arguments)
     common = list[str]()
     for argument in arguments:
         key, equals, value = argument.partition("=")
@@ -91,6 +93,18 @@ def parse(arguments: Sequence[str]) -> tuple[Grid, Path | None, int]:
         if twice := {label for label in labels if labels.count(label) > 1}:
             raise FedsimError(f"compare: {kind}: {min(twice)!r} is there twice")
     return grid, None if found["into"] is None else Path(str(found["into"])), found["jobs"]
+
+
+def _named_comparison(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return what `experiment=NAME` says under `comparison`, if it is among the arguments."""
+    if not any(argument.startswith("experiment=") for argument in arguments):
+        return {}
+    named = [argument for argument in arguments if argument.startswith("experiment=")]
+    comparison = OmegaConf.to_container(build.compose([*named, "name=check"]).comparison)
+    assert isinstance(comparison, dict)
+    if unknown := comparison.keys() - {"attack", "defense", "seeds"}:
+        raise FedsimError(f"comparison: expected attack, defense and seeds, got {min(unknown, key=str)!r}")
+    return {str(key): value for key, value in comparison.items()}
 
 
 def compare(grid: Grid, folder: Path, jobs: int) -> list[str]:
@@ -167,6 +181,8 @@ def _run(job: Job) -> str | None:
             overrides = [*job.overrides, f"name={job.path.name}", f"hydra.run.dir={job.path}"]
             config, path = build.compose_replay(source.config_text(), overrides)
             replay(build.experiment(config), source, path)
+    except GaveUp:
+        return None  # a result: the report shows it
     except Exception as error:
         record_failure(job.path, "{}\n", error)
         return in_words(error)
@@ -174,7 +190,12 @@ def _run(job: Job) -> str | None:
 
 
 def _is_complete(path: Path) -> bool:
-    return path.exists() and RunFolder(path).summary().get("status") == COMPLETE
+    return path.exists() and has_result(RunFolder(path).summary().get("status", ""))
+
+
+def has_result(status: str) -> bool:
+    """Say whether a run ended as it should, be it with an attack that gave up."""
+    return status == COMPLETE or status.startswith(GAVE_UP)
 
 
 def _crafts(grid: Grid, attack: Choice) -> bool:
@@ -182,10 +203,12 @@ def _crafts(grid: Grid, attack: Choice) -> bool:
 
 
 def _attack(entry: object) -> Choice:
+    """Read an attack; `knows_defense` among its settings is the threat model's."""
     name, settings = _named(entry, "attack")
+    keys = {key: "threat.knows_defense" if key == "knows_defense" else f"attack.{key}" for key in settings}
     return Choice(
         label=_label(name, settings),
-        overrides=(f"attack={name}", *(f"attack.{key}={value}" for key, value in settings.items())),
+        overrides=(f"attack={name}", *(f"{keys[key]}={value}" for key, value in settings.items())),
     )
 
 

@@ -7,7 +7,7 @@ import math
 import platform
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -29,11 +29,30 @@ from fedsim.models.batch_norm import set_batch_norm
 from fedsim.models.last_linear import last_linear_name, layer_inputs
 from fedsim.runfolder import RunFolder, ScoreRow, metric_lines, write_text
 from fedsim.server import ServerSetup, server_app
-from fedsim.types import Fault, Interrupted, Observation, Reconstruction, Score, Task
+from fedsim.types import (
+    ALL,
+    Fault,
+    Interrupted,
+    KnownDefense,
+    Observation,
+    Reconstruction,
+    Score,
+    Task,
+    Truth,
+)
 
 log = logging.getLogger(__name__)
+GAVE_UP = "gave up"  # a run's status when the attack refused every observation
 FAULT = "fault"  # the metric name of a scores.csv line that reports a failure
 LIBRARIES = ("torch", "torchvision", "flwr", "numpy", "hydra-core")
+
+
+class Refusal(Fault):
+    """An attack's own words on why it cannot work on an observation; a plain Fault is a crash."""
+
+
+class GaveUp(FedsimError):
+    """The attack says of every observation why it cannot work on it: a defence may be meant to do that."""
 
 
 class Engine(Protocol):
@@ -60,6 +79,7 @@ class Experiment:
     attack_name: str
     metrics: tuple[Metric, ...]
     defenses: tuple[Defense, ...]
+    knows_defense: bool  # the threat model: the attacker is told the defences' settings
     device: str
     threads: int
 
@@ -94,6 +114,7 @@ def play(experiment: Experiment, folder: RunFolder) -> None:
         test=experiment.test,
         federation=experiment.federation,
         attack=experiment.attack,
+        sums_replies=any(defense.sums_replies for defense in experiment.defenses),
         seed=experiment.seed,
         device=experiment.device,
         threads=experiment.threads,
@@ -117,26 +138,43 @@ def assess(experiment: Experiment, source: RunFolder, target: RunFolder) -> None
     model = copy.deepcopy(experiment.model).to(experiment.device)
     try:
         with progress.bar("attacks", total) as advance:
-            for done, observation in enumerate(source.observations(), start=1):
+            for done, seen in enumerate(source.observations(), start=1):
+                observation = _as_known(experiment, seen)
                 load_weights(model, observation.sent)
                 try:
                     found = _attack(experiment, model, observation)
                 except Interrupted as stop:  # what it has counts, and the run ends
                     target.keep_guess(observation.round, observation.client, stop.guess)
-                    rows += _scores(experiment, source, observation, stop.guess)
+                    rows += _scores(experiment, source, target, observation, stop.guess)
                     raise
                 if isinstance(found, Fault):
                     failed.append(found)
                     rows.append(_fault_row(found, experiment.attack_name))
                 else:
                     target.keep_guess(observation.round, observation.client, found)
-                    rows += _scores(experiment, source, observation, found)
+                    rows += _scores(experiment, source, target, observation, found)
                 rows += _size_row(experiment, observation)
                 advance(done)
     finally:  # an interrupted run keeps what it has
         target.write_scores(rows)
     if failed and len(failed) == total:
-        raise FedsimError(f"the attack failed on all {total} observations; the first: {failed[0].reason}")
+        words = f"the attack failed on all {total} observations; the first: {failed[0].reason}"
+        raise GaveUp(words) if all(isinstance(fault, Refusal) for fault in failed) else FedsimError(words)
+
+
+def _as_known(experiment: Experiment, observation: Observation) -> Observation:
+    """Add what the threat model lets the attacker know of the defences."""
+    if not experiment.knows_defense:
+        return observation
+    clients = len(observation.clients or (observation.client,))
+    examples = None if observation.num_examples is None else observation.num_examples // clients
+    known = [defense.known(examples) for defense in experiment.defenses]
+    told = KnownDefense(
+        noise=math.hypot(*(one.noise for one in known)) / math.sqrt(clients),  # a mean of so many draws
+        relative_noise=math.hypot(*(one.relative_noise for one in known)),
+        zeros=any(one.zeros for one in known),
+    )
+    return dataclasses.replace(observation, defense=told)
 
 
 def _attack(experiment: Experiment, model: nn.Module, observation: Observation) -> Reconstruction | Fault:
@@ -146,14 +184,23 @@ def _attack(experiment: Experiment, model: nn.Module, observation: Observation) 
         log.debug("attack failed:\n%s", traceback.format_exc())
         reason = f"the attack failed: {in_words(error)}"
         log.warning("round %d, client %d: %s", observation.round, observation.client, reason)
-        return Fault(round=observation.round, client=observation.client, reason=reason)
+        kind = Refusal if isinstance(error, FedsimError) else Fault
+        return kind(round=observation.round, client=observation.client, reason=reason)
 
 
 def _scores(
-    experiment: Experiment, source: RunFolder, observation: Observation, guess: Reconstruction
+    experiment: Experiment,
+    source: RunFolder,
+    target: RunFolder,
+    observation: Observation,
+    guess: Reconstruction,
 ) -> list[ScoreRow]:
     """Join a guess with its truth: the only place where both are in one hand."""
     truth = source.truth(observation.round, observation.client)
+    if truth is None and observation.clients:  # a sum over clients has all their batches behind it
+        truth = _union([source.truth(observation.round, client) for client in observation.clients])
+        if truth is not None:
+            target.keep_truth(truth)
     if truth is None:
         return []
     if guess.embeddings is not None or guess.probabilities is not None:
@@ -185,6 +232,15 @@ def _scores(
         for score in scores
         if score is not None
     ]
+
+
+def _union(truths: Sequence[Truth | None]) -> Truth | None:
+    """Return the private batches of several clients as one, if all are known."""
+    known = [truth for truth in truths if truth is not None]
+    if len(known) < len(truths):
+        return None
+    images, labels = torch.cat([t.images for t in known]), torch.cat([t.labels for t in known])
+    return Truth(round=known[0].round, client=ALL, images=images, labels=labels)
 
 
 def _size_row(experiment: Experiment, observation: Observation) -> list[ScoreRow]:
@@ -225,6 +281,10 @@ def recorded(experiment: Experiment, folder: RunFolder) -> Iterator[None]:
     except KeyboardInterrupt:
         status = "interrupted"
         raise
+    except GaveUp as error:
+        status = f"{GAVE_UP}: {error}"
+        log.error("%s", error)
+        raise
     except Exception as error:
         status = f"failed: {in_words(error)}"
         log.error("%s", error)
@@ -258,6 +318,9 @@ def summarise(experiment: Experiment, folder: RunFolder, status: str, seconds: f
     metrics = {line.name: line.mean for line in lines}
     if history := folder.history():
         metrics |= {"accuracy": history[-1].accuracy, "loss": history[-1].loss}
+        target = experiment.federation.target_accuracy or math.inf
+        if reached := [result for result in history if result.accuracy >= target]:
+            metrics |= {"rounds_to_target": reached[0].round, "seconds_to_target": reached[0].seconds}
     if (epsilon := _epsilon(experiment, folder)) is not None:
         metrics["epsilon"] = epsilon
     return {

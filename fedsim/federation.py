@@ -39,6 +39,7 @@ class Federation:
     attacked_rounds: Sequence[int] | None = None  # None: all
     attacked_clients: Sequence[int] | None = None
     evaluate_every: int = 1  # rounds; 0: never
+    target_accuracy: float | None = None  # report after how many rounds and seconds the model reached it
     timeout: float = 3600.0  # seconds that the server waits for a round's replies
 
     def __post_init__(self) -> None:
@@ -48,6 +49,8 @@ class Federation:
         self._expect("participation", "a share in (0, 1]", _positive(self.participation, 1))
         for name in ("local_lr", "alpha", "timeout"):
             self._expect(name, "a positive number", _positive(getattr(self, name)))
+        target = self.target_accuracy
+        self._expect("target_accuracy", "a share in (0, 1]", target is None or _positive(target, 1))
         self._expect("server_lr", "a positive number", self.server_lr is None or _positive(self.server_lr))
         self._expect("mode", "fedsgd or fedavg", self.mode in ("fedsgd", "fedavg"))
         self._expect("partition", "one of " + ", ".join(PARTITIONS), self.partition in PARTITIONS)

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from torch import Generator, Tensor, nn
 
-from fedsim.types import Kind, Observation, Reconstruction, Score, Task, Truth, Weights
+from fedsim.federation import Federation
+from fedsim.types import Kind, KnownDefense, Observation, Reconstruction, Score, Task, Truth, Weights
 
 
 class Attack:
@@ -40,6 +41,12 @@ class Defense:
     """A cautious client: overrides the hook that it changes. Order of a list is order of action."""
 
     bits: float | None = None  # of each number after this defence; None: as many as before it
+    keeps_rest: bool = False  # error feedback: what on_reply takes away is added to the client's next reply
+    sums_replies: bool = False  # the server gets only the sum over a round's clients
+
+    def rules(self, federation: Federation) -> Federation:
+        """Return the rules of the federation to play by."""
+        return federation
 
     def on_batch(self, images: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
         """Return the batch to train on in place of the private one."""
@@ -56,6 +63,10 @@ class Defense:
     def on_reply(self, reply: Weights, kind: Kind, generator: Generator) -> Weights:
         """Return what leaves the client in place of its gradient or update."""
         return reply
+
+    def known(self, num_examples: int | None) -> KnownDefense:
+        """Return what its settings tell an attacker; num_examples: in the batch, where it is disclosed."""
+        return KnownDefense()
 
 
 class Metric:

@@ -132,7 +132,7 @@ class RunFolder:
         sent = folder / (_SENT.format(**place) + ".safetensors")
         if not sent.exists():
             write_tensors(sent, observation.sent)
-        told = {field.name for field in fields(observation)} - {"sent", "received"}
+        told = {field.name for field in fields(observation)} - {"sent", "received", "defense"}
         notes = {name: getattr(observation, name) for name in sorted(told)}
         write_tensors(folder / (_RECEIVED.format(**place) + ".safetensors"), observation.received, notes)
 
@@ -218,7 +218,9 @@ class RunFolder:
     def history(self) -> list[RoundResult]:
         """Read history.csv."""
         return [
-            RoundResult(round=int(row["round"]), accuracy=float(row["accuracy"]), loss=float(row["loss"]))
+            RoundResult(
+                round=int(row["round"]), **{name: float(row[name]) for name in row if name != "round"}
+            )
             for row in _rows(self.path / "history.csv")
         ]
 
@@ -306,7 +308,7 @@ def _by_number(paths: Iterable[Path]) -> list[Path]:
 
 
 def _numbers(path: Path) -> tuple[int, int]:
-    found = re.match(r"round_(\d+)\.client_(\d+)\.", path.name)
+    found = re.match(r"round_(\d+)\.client_(-?\d+)\.", path.name)
     if not found:
         raise FedsimError(f"unexpected file name: {path}")
     return int(found[1]), int(found[2])

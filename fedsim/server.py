@@ -1,9 +1,12 @@
 """The Flower server: broadcasts, checks and observes every reply, aggregates, tests the global model."""
 
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
@@ -19,7 +22,7 @@ from fedsim.errors import FedsimError
 from fedsim.federation import Federation
 from fedsim.interfaces import Attack
 from fedsim.records import arrays_of, decode, encode
-from fedsim.types import Fault, Observation, RoundResult, Task, Weights, reply_problem
+from fedsim.types import ALL, Fault, Observation, RoundResult, Task, Weights, reply_problem
 from fedsim.wire import dense_bytes
 
 log = logging.getLogger(__name__)
@@ -36,6 +39,7 @@ class ServerSetup:
     test: Images
     federation: Federation
     attack: Attack
+    sums_replies: bool  # secure aggregation: only the sum over a round's clients can be observed
     seed: int
     device: str
     threads: int
@@ -52,6 +56,7 @@ def server_app(setup: ServerSetup) -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         torch.set_num_threads(setup.threads)
+        started = time.perf_counter()
         initial = {name: p.detach().cpu().clone() for name, p in setup.model.named_parameters()}
         strategy = ObservingStrategy(setup=setup, nodes=_who_is_who(grid, setup.federation.clients))
         with progress.bar("rounds", setup.federation.rounds) as advance:
@@ -60,7 +65,7 @@ def server_app(setup: ServerSetup) -> ServerApp:
                 advance(round)
                 weights = decode(arrays)
                 setup.keep_weights(weights)
-                return test_round(setup, round, weights)
+                return test_round(setup, round, weights, time.perf_counter() - started)
 
             rules = setup.federation
             strategy.start(grid, encode(initial), rules.rounds, timeout=rules.timeout, evaluate_fn=evaluate)
@@ -106,6 +111,7 @@ class ObservingStrategy(Strategy):
     ) -> tuple[ArrayRecord, MetricRecord | None]:
         """Check, observe and average the replies as they come; a bad one is reported and left out."""
         rules, faults, mean = self.setup.federation, list[Fault](), RunningMean()
+        summed = list[Observation]()
         for client, reply in self._in_order(replies):
             try:
                 observation = self._observe(server_round, client, reply)
@@ -115,7 +121,9 @@ class ObservingStrategy(Strategy):
                 self.setup.keep_fault(faults[-1])
                 continue
             mean.add(observation.received, observation.num_examples or 1)
-            if rules.attacks(server_round, client):
+            if self.setup.sums_replies:
+                summed.append(dataclasses.replace(observation, received=self._sent))  # it never saw this one
+            elif rules.attacks(server_round, client):
                 self.setup.keep_observation(observation)
         if not mean.weight:
             raise FedsimError(
@@ -123,6 +131,9 @@ class ObservingStrategy(Strategy):
                 f"client {faults[0].client}: {faults[0].reason}. Remedy: mend that, or lower the learning "
                 "rate if tensors became NaN. Earlier rounds are kept in the run folder."
             )
+        if summed and rules.attacks(server_round, ALL):
+            received = {name: tensor / mean.weight for name, tensor in mean.sum.items()}
+            self.setup.keep_observation(sum_of(summed, received))
         step = rules.server_step / mean.weight
         return encode({name: sent.add(mean.sum[name], alpha=step) for name, sent in self._sent.items()}), None
 
@@ -183,6 +194,32 @@ class ObservingStrategy(Strategy):
         """Say nothing: the run folder tells it all."""
 
 
+def sum_of(parts: Sequence[Observation], received: Weights) -> Observation:
+    """Return what the server saw of a round whose replies came as their mean, weighted by examples."""
+
+    def told(name: str) -> list[Any]:
+        """Return what all of them told, or nothing."""
+        found = [getattr(part, name) for part in parts]
+        return [] if None in found else found
+
+    def shared(name: str) -> Any:
+        found = set(told(name))
+        return found.pop() if len(found) == 1 else None
+
+    return dataclasses.replace(
+        parts[0],
+        client=ALL,
+        clients=tuple(part.client for part in parts),
+        received=received,
+        learning_rate=shared("learning_rate"),
+        local_steps=shared("local_steps"),
+        num_examples=sum(told("num_examples")) or None,
+        bytes=sum(told("bytes")) // len(parts) or None,  # of one client's reply
+        loss=fmean(told("loss")) if told("loss") else None,
+        class_counts=tuple(map(sum, zip(*told("class_counts"), strict=True))) or None,
+    )
+
+
 @dataclass
 class RunningMean:
     """A weighted sum of replies that grows by one reply at a time."""
@@ -200,12 +237,12 @@ class RunningMean:
                 self.sum[name] = tensor * weight
 
 
-def test_round(setup: ServerSetup, round: int, weights: Weights) -> MetricRecord | None:
+def test_round(setup: ServerSetup, round: int, weights: Weights, seconds: float) -> MetricRecord | None:
     """Test the global model on the test images and keep the result."""
     if not setup.federation.evaluates(round):
         return None
     accuracy, loss = evaluate_model(setup.model, weights, setup.test, setup.device)
-    setup.keep_round(RoundResult(round=round, accuracy=accuracy, loss=loss))
+    setup.keep_round(RoundResult(round=round, accuracy=accuracy, loss=loss, seconds=float(f"{seconds:.3f}")))
     log.info("round %d: test accuracy %.4f, loss %.4f", round, accuracy, loss)
     return MetricRecord({"accuracy": accuracy, "loss": loss})
 

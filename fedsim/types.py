@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -38,12 +38,29 @@ class Task:
             raise FedsimError(f"std: expected positive values, got {self.std}")
 
 
+ALL = -1  # in place of a client's number: the sum over a round's clients
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownDefense:
+    """What an attacker makes of a defence whose settings it knows."""
+
+    noise: float = 0.0  # deviation of the noise on every entry received
+    relative_noise: float = 0.0  # the same, in units of each tensor's root mean square before the noise
+    zeros: bool = False  # entries that are exactly zero were left out
+
+    def deviation(self, received: Tensor) -> float:
+        """Return the deviation of the noise on a tensor's entries."""
+        size = float(received.double().square().mean().sqrt())
+        return math.hypot(self.noise, self.relative_noise * size / math.hypot(1, self.relative_noise))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Observation:
     """Everything that the server saw of one client in one round, and nothing else."""
 
     round: int
-    client: int
+    client: int  # ALL: the replies of `clients` came as one sum
     sent: Weights  # what the server broadcast
     received: Weights  # what the client answered
     kind: Kind  # a batch-mean gradient, or new weights - sent
@@ -54,6 +71,8 @@ class Observation:
     class_counts: Sequence[int] | None = None  # of each class; None: not disclosed
     batch_norm: Literal["eval", "train"] = "eval"  # the rule of the federation, known to everybody
     bytes: int | None = None  # of the reply on the wire
+    clients: Sequence[int] | None = None  # whose replies were added up; None: this client's alone
+    defense: KnownDefense | None = None  # None: the attacker was not told of it
 
     def __post_init__(self) -> None:
         if self.batch_norm not in ("eval", "train"):
@@ -185,3 +204,4 @@ class RoundResult:
     round: int
     accuracy: float
     loss: float
+    seconds: float = field(default=0.0, compare=False)  # since the first round began

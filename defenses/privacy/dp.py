@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Defense, LocalStep
-from fedsim.types import Weights
+from fedsim.types import KnownDefense, Weights
 
 ACCOUNTANTS = ("rdp", "prv")
 ROOM = 2**26  # entries of per-example gradients that are held at once
@@ -44,6 +44,10 @@ class DP(Defense):
             drawn = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
             noisy[name] = (tensor + self.sigma * self.max_norm * drawn.to(tensor.device)) / len(step.images)
         return noisy
+
+    def known(self, num_examples: int | None) -> KnownDefense:
+        """The deviation of the noise on a batch's mean gradient (one local step)."""
+        return KnownDefense(noise=self.sigma * self.max_norm / num_examples if num_examples else 0.0)
 
     def epsilon(self, *, sample_rate: float, steps: int) -> float | None:
         """Return epsilon after so many local steps of batches that hold this share of a client's images."""

@@ -5,7 +5,7 @@ from torch import Generator
 
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Defense
-from fedsim.types import Kind, Weights
+from fedsim.types import Kind, KnownDefense, Weights
 
 
 class NoBias(Defense):
@@ -20,3 +20,7 @@ class NoBias(Defense):
                 "Remedy: leave it out: there is no bias to keep back."
             )
         return {name: torch.zeros_like(tensor) if name == last else tensor for name, tensor in reply.items()}
+
+    def known(self, num_examples: int | None) -> KnownDefense:
+        """The bias gradient's zeros say nothing."""
+        return KnownDefense(zeros=True)

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Defense
-from fedsim.types import Kind, Weights
+from fedsim.types import Kind, KnownDefense, Weights
 
 DISTRIBUTIONS = ("gaussian", "laplace")
 
@@ -40,6 +40,10 @@ class Noise(Defense):
             size = float(tensor.double().square().mean().sqrt()) if self.relative else 1.0
             noisy[name] = tensor + self.sigma * size * self._draw(tensor, generator)
         return noisy
+
+    def known(self, num_examples: int | None) -> KnownDefense:
+        """The deviation of every entry's noise."""
+        return KnownDefense(relative_noise=self.sigma) if self.relative else KnownDefense(noise=self.sigma)
 
     def _draw(self, like: Tensor, generator: Generator) -> Tensor:
         """Draw with a deviation of one."""

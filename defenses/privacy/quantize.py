@@ -19,8 +19,11 @@ METHODS = ("qsgd", "sign", "float16", "bfloat16")
 class Quantize(Defense):
     """Rounds every number: at random to a few levels (QSGD), to its sign, or to a 16-bit float."""
 
-    def __init__(self, *, method: str = "qsgd", levels: int = 16) -> None:
-        """Set the method; levels: of QSGD, between zero and a tensor's norm."""
+    def __init__(self, *, method: str = "qsgd", levels: int = 16, error_feedback: bool = False) -> None:
+        """Set the method; levels: of QSGD, between zero and a tensor's norm.
+
+        error_feedback: what rounding took away is added to the client's next reply.
+        """
         if method not in METHODS:
             allowed = ", ".join(METHODS)
             raise FedsimError(f"defense.quantize.method: expected one of {allowed}, got {method!r}")
@@ -30,6 +33,7 @@ class Quantize(Defense):
         self.levels = levels
         sizes = {"qsgd": math.log2(2 * levels + 1), "sign": 1.0, "float16": 16.0, "bfloat16": 16.0}
         self.bits = sizes[method]
+        self.keeps_rest = error_feedback
 
     def on_reply(self, reply: Weights, kind: Kind, generator: Generator) -> Weights:
         """Quantise tensor by tensor."""

@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Defense, LocalStep
 from fedsim.models.last_linear import last_linear_name
-from fedsim.types import Weights
+from fedsim.types import KnownDefense, Weights
 
 
 class Soteria(Defense):
@@ -30,6 +30,10 @@ class Soteria(Defense):
         weight = gradient[f"{name}.weight"].clone()
         weight[:, dropped] = 0
         return {**gradient, f"{name}.weight": weight}
+
+    def known(self, num_examples: int | None) -> KnownDefense:
+        """Columns of zeros were left out."""
+        return KnownDefense(zeros=True)
 
 
 def feature_slopes(model: nn.Module, layer: str, images: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Defense
-from fedsim.types import Kind, Weights
+from fedsim.types import Kind, KnownDefense, Weights
 
 CHOICES = ("largest", "random")
 SCOPES = ("tensor", "model")
@@ -17,8 +17,18 @@ SCOPES = ("tensor", "model")
 class Sparsify(Defense):
     """Sets a share of `rate` of the entries to zero: the smallest by magnitude, or any."""
 
-    def __init__(self, *, rate: float = 0.4, keep: str = "largest", scope: str = "tensor") -> None:
-        """Set the share; keep: `largest` or `random` entries; scope: of each `tensor`, or of the `model`."""
+    def __init__(
+        self,
+        *,
+        rate: float = 0.4,
+        keep: str = "largest",
+        scope: str = "tensor",
+        error_feedback: bool = False,
+    ) -> None:
+        """Set the share; keep: `largest` or `random` entries; scope: of each `tensor`, or of the `model`.
+
+        error_feedback: what was left out is added to the client's next reply.
+        """
         if not 0 <= rate < 1:
             raise FedsimError(f"defense.sparsify.rate: expected a share in [0, 1), got {rate}")
         for name, value, allowed in (("keep", keep, CHOICES), ("scope", scope, SCOPES)):
@@ -27,6 +37,11 @@ class Sparsify(Defense):
         self.rate = rate
         self.keep = keep
         self.scope = scope
+        self.keeps_rest = error_feedback
+
+    def known(self, num_examples: int | None) -> KnownDefense:
+        """Zeros are entries that were left out."""
+        return KnownDefense(zeros=True)
 
     def on_reply(self, reply: Weights, kind: Kind, generator: Generator) -> Weights:
         """Sparsify tensor by tensor, or all of them as one."""

@@ -9,13 +9,14 @@ from matplotlib.figure import Figure
 from scipy.stats import t as student
 from torch import Tensor
 
-from fedsim.compare import COMPLETE, Choice, Grid
+from fedsim.compare import COMPLETE, Choice, Grid, has_result
 from fedsim.metrics.image_matching import match_to_truth, peak_signal_to_noise
 from fedsim.report.figures import curves_figure, heat_figure, rows_figure, scatter_figure
 from fedsim.report.page import write_page
 from fedsim.runfolder import RunFolder, as_figure, csv_text, write_text
 
-COSTS = ("accuracy", "loss", "bytes", "epsilon")  # of a defence, whatever attacks it
+# Of a defence, whatever attacks it.
+COSTS = ("accuracy", "loss", "bytes", "epsilon", "rounds_to_target", "seconds_to_target", "seconds")
 LOWER = ("lpips", "image_error", "embedding_error")  # metrics by which less is a better attack
 PICTURES = 8
 
@@ -47,24 +48,31 @@ class Entry:
 def write_comparison(grid: Grid, folder: Path) -> Path:
     """Write comparison.csv and report.html over all cells of a grid."""
     cells, problems = dict[tuple[str, str], dict[str, Entry]](), dict[tuple[str, str], str]()
+    gave_up = dict[tuple[str, str], str]()
     for attack in grid.attacks:
         for defense in grid.defenses:
             key = attack.label, defense.label
             runs = [RunFolder(grid.cell(folder, attack, defense, seed)) for seed in grid.seeds]
             cells[key] = _entries(runs)
-            if wrong := [status for run in runs if (status := _status(run)) != COMPLETE]:
-                problems[key] = wrong[0]
+            for run in runs:
+                if (status := _status(run)) != COMPLETE:
+                    (gave_up if has_result(status) else problems)[key] = status
     costs = {
         defense.label: _entries([RunFolder(grid.training(folder, defense, seed)) for seed in grid.seeds])
         for defense in grid.defenses
     }
     metrics = list(dict.fromkeys(name for found in cells.values() for name in found if name not in COSTS))
-    _write_csv(folder, cells, problems, costs)
+    knowing = [choice.label for choice in grid.attacks if "threat.knows_defense=True" in choice.overrides]
+    _write_csv(folder, cells, problems | gave_up, costs)
     figures: dict[str, Figure] = {}
     attacks, defenses = [a.label for a in grid.attacks], [d.label for d in grid.defenses]
     for metric in metrics:
-        table = [[_mean(cells[attack, defense].get(metric)) for defense in defenses] for attack in attacks]
-        figures[f"heat_{metric}"] = heat_figure(metric, attacks, defenses, table, metric in LOWER)
+        claiming = [a for a in attacks if any(metric in cells[a, defense] for defense in defenses)]
+        table = [[_mean(cells[attack, defense].get(metric)) for defense in defenses] for attack in claiming]
+        marks = [
+            ["×" if (attack, defense) in gave_up else "–" for defense in defenses] for attack in claiming
+        ]
+        figures[f"heat_{metric}"] = heat_figure(metric, claiming, defenses, table, marks, metric in LOWER)
     for metric in (name for name in metrics if not name.endswith("cosine")):
         points = _worst(metric, attacks, defenses, cells, costs)
         if len(points) > 1:
@@ -82,12 +90,15 @@ def write_comparison(grid: Grid, folder: Path) -> Path:
         runs=len(grid.seeds),
         common=" ".join(grid.common) or "the default federation",
         attacks=attacks,
+        knowing=knowing,
+        summing=[choice.label for choice in grid.defenses if "secure_aggregation" in choice.label],
         defenses=defenses,
         metrics=metrics,
         cells=cells,
         costs=costs,
         cost_names=[name for name in COSTS if any(name in found for found in costs.values())],
         problems=problems,
+        gave_up=gave_up,
         csv=(folder / "comparison.csv").read_text(encoding="utf-8"),
     )
 
@@ -107,7 +118,8 @@ def _entries(runs: list[RunFolder]) -> dict[str, Entry]:
     values: dict[str, list[float]] = {}
     for run in runs:
         if _status(run) == COMPLETE:
-            for name, value in run.summary()["metrics"].items():
+            summary = run.summary()
+            for name, value in (summary["metrics"] | {"seconds": summary["seconds"]}).items():
                 if value is not None:
                     values.setdefault(name, []).append(value)
     return {name: Entry(values=tuple(found)) for name, found in values.items()}

@@ -22,6 +22,7 @@ from fedsim.report.figures import (
 )
 from fedsim.report.page import write_page
 from fedsim.runfolder import RunFolder, ScoreRow, metric_lines
+from fedsim.types import ALL
 
 SHOWN = 6  # clients whose pictures and labels are drawn
 PICTURES = 10  # images of each
@@ -66,6 +67,11 @@ def write_report(folder: RunFolder) -> Path:
     )
 
 
+def place_name(round: int, client: int) -> str:
+    """Name an observation in words."""
+    return f"round {round}, " + ("all clients" if client == ALL else f"client {client}")
+
+
 def threat_model(config: dict[str, Any]) -> str:
     """Say in one sentence who attacks whom, with what knowledge, behind which defence."""
     rules, choices = config["federation"], config["choices"]
@@ -79,6 +85,10 @@ def threat_model(config: dict[str, Any]) -> str:
     told = ", ".join(TOLD[name] for name in rules["disclose"] if name not in untold) or "nothing else"
     defenses = ", then ".join(config["defense"]) if config["defense"] else "no defence"
     norm = ", BatchNorm on the private batch's statistics" if rules.get("batch_norm") == "train" else ""
+    if "secure_aggregation" in (config["defense"] or {}):
+        defenses += ", so that the server sees only the exact sum over a round's clients"
+    known = "which it knows" if config.get("threat", {}).get("knows_defense") else "which it was not told of"
+    defenses += f" ({known})" if config["defense"] else ""
     return (
         f"A malicious server trains {choices['model']} on {choices['data']} with {clients} for {rounds}; "
         f"each client answers with {reply}{norm}, behind {defenses}, and discloses {told}; "
@@ -103,7 +113,7 @@ def _picture_figures(folder: RunFolder) -> tuple[dict[str, Figure], dict[str, st
         guess, truth = folder.guess(round, client), folder.truth(round, client)
         if guess is None or guess.images is None:
             continue
-        title = f"round {round}, client {client}"
+        title = place_name(round, client)
         if len(guess.trace) > 1:
             traces[title] = guess.trace
         if truth is not None and truth.images.shape[1:] == guess.images.shape[1:]:
@@ -146,7 +156,7 @@ def _label_figures(folder: RunFolder) -> dict[str, Figure]:
             true_counts.append(true)
             guessed_counts.append(guess.class_counts)
         if (round, client) in shown:
-            title, only_presence = f"round {round}, client {client}", guess.class_counts is None
+            title, only_presence = place_name(round, client), guess.class_counts is None
             figures[f"labels_{round}_{client}"] = label_figure(true, found.long(), title, only_presence)
     if true_counts:
         figures["confusion"] = confusion_figure(torch.cat(true_counts), torch.cat(guessed_counts))

@@ -51,7 +51,7 @@ def figures(folder: Path) -> dict[tuple[str, str, str], float]:
         return {
             (row["attack"], row["defense"], row["metric"]): float(row["mean"])
             for row in csv.DictReader(file)
-            if row["mean"]
+            if row["mean"] and "seconds" not in row["metric"]
         }
 
 
@@ -113,14 +113,30 @@ def test_a_kill_in_the_middle_loses_nothing_that_was_done(compared: Path, tmp_pa
     assert figures(folder) == figures(compared)
 
 
-def test_a_failed_cell_is_shown_and_stops_nothing(tmp_path: Path) -> None:
-    arguments = ["attack=[ilrg,rgap]", "defense=[none]", *SMALL, f"into={tmp_path / 'grid'}"]
-    program = [sys.executable, "-m", "fedsim", "compare", *arguments]
+def test_failed_cells_are_shown_and_stop_nothing_and_giving_up_is_a_result(tmp_path: Path) -> None:
+    choices = ["attack=[ilrg,rgap,{ilrg: {knows_defense: true}}]", "defense=[none,{noise: {sigma: 1e39}}]"]
+    program = [sys.executable, "-m", "fedsim", "compare", *choices, *SMALL, f"into={tmp_path / 'grid'}"]
     done = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 1
-    assert "rgap_against_none_0: " in done.stderr
-    assert "batch of one" in (tmp_path / "grid" / "report.html").read_text()
+    assert "noise_sigma1e39__0: round 1: none of 2 clients gave a valid reply" in done.stderr
+    assert "rgap" not in done.stderr
+    page = (tmp_path / "grid" / "report.html").read_text()
+    assert "3 cells are not complete" in page
+    assert "rgap against none: gave up" in page
+    assert "batch of one" in page
+    assert "ilrg (knows_defense True): the attacker is told" in page
     assert ("ilrg", "none", "lnacc") in figures(tmp_path / "grid")
+
+
+def test_a_named_comparison_may_be_changed_in_part() -> None:
+    grid, _, _ = parse(["experiment=defense_leaderboard", "attack=[ilrg]", "federation.rounds=2"])
+    assert [choice.label for choice in grid.attacks] == ["ilrg"]
+    assert len(grid.defenses) >= 8
+    assert grid.common == ("experiment=defense_leaderboard", "federation.rounds=2")
+    for name in ("defense_leaderboard", "defense_leaderboard_lenet5"):
+        grid, _, _ = parse([f"experiment={name}"])
+        assert len(grid.attacks) >= 5
+        assert len(grid.seeds) > 1
 
 
 @pytest.mark.parametrize(
@@ -159,9 +175,9 @@ def test_the_page_sorts_and_shows_its_pictures_in_a_browser(compared: Path, tmp_
     probe = """<script>window.problems = []; window.onerror = w => window.problems.push(w);</script>"""
     asks = """<script>
     const rows = () => [...document.querySelectorAll("#figures tbody tr")];
-    const column = () => rows().map(row => row.children[2].dataset.value);
-    document.querySelectorAll("#figures th")[2].click(); const down = column();
-    document.querySelectorAll("#figures th")[2].click(); const up = column();
+    const column = () => rows().map(row => row.children[3].dataset.value);
+    document.querySelectorAll("#figures th")[3].click(); const down = column();
+    document.querySelectorAll("#figures th")[3].click(); const up = column();
     const pictures = [...document.images].map(i => i.naturalWidth);
     const wide = document.documentElement.scrollWidth;
     document.title = JSON.stringify({down, up, pictures, wide, seen: innerWidth, problems: window.problems});

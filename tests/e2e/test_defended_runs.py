@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from fedsim.interfaces import Defense
+from defenses.privacy.sparsify import sparsify
+from fedsim.errors import FedsimError
+from fedsim.interfaces import Attack, Defense
 from fedsim.runfolder import RunFolder
 
 
@@ -57,3 +59,89 @@ def test_hooks_do_nothing_by_default() -> None:
     reply = {"w": torch.ones(2)}
     assert Defense().on_reply(reply, "gradient", torch.Generator()) is reply
     assert Defense().bits is None
+
+
+def test_under_secure_aggregation_the_server_sees_a_round_s_mean(play_small) -> None:
+    each = play_small("federation.partition=dirichlet", folder="each")
+    summed = play_small("federation.partition=dirichlet", "defense=[secure_aggregation]", folder="summed")
+    first = [seen for seen in each.observations() if seen.round == 1]
+    (seen,) = (seen for seen in summed.observations() if seen.round == 1)
+    assert (seen.client, list(seen.clients)) == (-1, [one.client for one in first])
+    assert seen.num_examples == sum(one.num_examples for one in first)
+    for name, tensor in seen.received.items():
+        mean = sum(one.received[name] * one.num_examples for one in first) / seen.num_examples
+        assert torch.allclose(tensor, mean, atol=1e-7)
+    truth = summed.truth(1, -1)
+    assert torch.equal(truth.labels, torch.cat([each.truth(1, one.client).labels for one in first]))
+    assert {row.client for row in summed.scores()} == {-1}
+    assert metrics(summed)["accuracy"] == metrics(each)["accuracy"]  # what is learnt does not change
+    assert metrics(summed)["bytes"] == metrics(each)["bytes"]
+    assert "only the exact sum" in (summed.path / "report.html").read_text()
+    with pytest.raises(FedsimError, match=r"attacked_clients: under secure_aggregation.*Remedy"):
+        play_small("defense=[secure_aggregation]", "federation.attacked_clients=[0]", folder="refused")
+
+
+def test_what_was_left_out_comes_with_the_next_reply(play_small) -> None:
+    still = ("federation.server_lr=1e-30", "federation.rounds=3")  # the same weights in every round
+    plain = [seen for seen in play_small(*still, folder="plain").observations() if seen.client == 0]
+    settings = ("defense.sparsify.rate=0.7", "defense.sparsify.error_feedback=true")
+    thin = play_small(*still, "defense=[sparsify]", *settings, folder="thin")
+    rest = {name: torch.zeros_like(tensor) for name, tensor in plain[0].received.items()}
+    for whole, sent in zip(plain, (seen for seen in thin.observations() if seen.client == 0), strict=True):
+        for name, tensor in whole.received.items():
+            expected = sparsify(tensor + rest[name], 0.7)
+            assert torch.equal(sent.received[name], expected)
+            rest[name] = tensor + rest[name] - expected
+
+
+def test_local_steps_are_federated_averaging(play_small) -> None:
+    rules = ("federation.local_steps=3", "federation.local_lr=0.02")
+    averaging = play_small("federation=fedavg", *rules, folder="averaging")
+    steps = ("defense.local_steps.steps=3", "defense.local_steps.learning_rate=0.02")
+    defended = play_small("federation=fedsgd", "defense=[local_steps]", *steps, folder="defended")
+    for one, other in zip(averaging.observations(), defended.observations(), strict=True):
+        assert one.kind == other.kind == "update"
+        assert all(torch.equal(one.received[name], other.received[name]) for name in one.received)
+    assert "after 3 local steps" in (defended.path / "report.html").read_text()
+
+
+KNOWS = "threat.knows_defense=true"
+
+
+class Curious(Attack):
+    def run(self, model, task, observations):
+        raise FedsimError(f"told: {observations[-1].defense}")
+
+
+@pytest.mark.parametrize(
+    ("choice", "told"),
+    [
+        (["defense=[noise]"], "None"),
+        (
+            ["threat.knows_defense=true", "defense=[noise,sparsify]"],
+            "noise=0.01, relative_noise=0.0, zeros=True",
+        ),
+        (
+            ["threat.knows_defense=true", "defense=[noise]", "defense.noise.relative=true"],
+            "relative_noise=0.01",
+        ),
+        ([KNOWS, "defense=[dp]"], "noise=0.125"),  # 1 / 8
+        (
+            ["threat.knows_defense=true", "defense=[noise,secure_aggregation]"],
+            "noise=0.0057",
+        ),  # 0.01 / sqrt(3)
+    ],
+)
+def test_attackers_know_of_defences_what_the_threat_model_says(play_small, monkeypatch, choice, told) -> None:
+    from attacks.privacy.labels.ilrg import ILRG
+
+    monkeypatch.setattr(ILRG, "run", Curious().run)
+    with pytest.raises(FedsimError, match=f"told: .*{told}"):
+        play_small(*choice, "federation.batch_size=8")
+
+
+def test_the_time_to_a_target_is_reported(play_small) -> None:
+    folder = play_small("federation.target_accuracy=0.01", folder="soon")
+    assert metrics(folder)["rounds_to_target"] == 0
+    assert metrics(folder)["seconds_to_target"] > 0
+    assert "rounds_to_target" not in metrics(play_small("federation.target_accuracy=1.0", folder="never"))

@@ -24,7 +24,8 @@ def same(left: RunFolder, right: RunFolder) -> None:
 @pytest.mark.slow
 def test_ray_and_inline_agree_bit_for_bit_also_twice_in_one_process(play_small, tmp_path: Path) -> None:
     rules = ("model=lenet5", "data.shape=[3,32,32]", "federation.clients=4", "federation.participation=0.75")
-    for mode in (("federation=fedsgd",), ("federation=fedavg", "defense=[noise]")):
+    remembering = ("defense=[noise,sparsify,secure_aggregation]", "defense.sparsify.error_feedback=true")
+    for mode in (("federation=fedsgd",), ("federation=fedavg", *remembering)):
         shared = (*mode, *rules)
         inline = play_small(*shared, folder=f"inline {mode[0]}")
         same(inline, play_small(*shared, "engine=ray", folder=f"ray {mode[0]}"))

@@ -212,6 +212,44 @@ def test_soft_labels_give_the_gradient_of_soft_cross_entropy() -> None:
     assert set(gradient) == {name for name, _ in model.named_parameters()}
 
 
+MAKERS = {
+    "clip": lambda: Clip(max_norm=0.7),
+    "noise": lambda: Noise(sigma=0.1),
+    "sparsify": lambda: Sparsify(rate=0.5),
+    "random": lambda: Sparsify(rate=0.5, keep="random"),
+    "qsgd": lambda: Quantize(levels=4),
+    "sign": lambda: Quantize(method="sign"),
+}
+
+
+@given(chain=st.lists(st.sampled_from(sorted(MAKERS)), min_size=1, max_size=4), seed=st.integers(0, 10**6))
+@settings(max_examples=40, deadline=None)
+def test_chains_act_in_order_and_draw_from_their_seed_alone(chain: list[str], seed: int) -> None:
+    reply = {"w": torch.randn(5, 7, generator=generator(seed, "reply")), "b": torch.ones(3)}
+    before = {name: tensor.clone() for name, tensor in reply.items()}
+
+    def send(seed: int) -> dict[str, torch.Tensor]:
+        now = reply
+        for place, name in enumerate(chain):
+            now = MAKERS[name]().on_reply(now, "gradient", generator(seed, place))
+        return now
+
+    torch.manual_seed(1)
+    first = send(seed)
+    torch.manual_seed(2)  # the global state plays no part
+    again, other = send(seed), send(seed + 1)
+    assert all(torch.equal(first[name], again[name]) for name in reply)
+    assert all(torch.equal(reply[name], before[name]) for name in reply), "a defence wrote into its input"
+    if "noise" in chain[-1:]:
+        assert not torch.equal(first["w"], other["w"])
+    if chain[-1] == "sparsify":
+        assert int((first["w"] == 0).sum()) >= 17
+    if chain[-1] == "clip":
+        assert math.hypot(*(float(tensor.norm()) for tensor in first.values())) <= 0.7 + 1e-5
+    if chain[-1] == "sign":
+        assert len(first["w"].abs().unique()) == 1
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -4,7 +4,8 @@ What leaks: the count of every class, on trained models and in FedAvg too.
 Paper: none; equation (7) of Ma et al. (ICLR 2023) with measured probabilities. For an update of several steps
     the probabilities are averaged along the straight line from the weights sent to those that came back:
     the update of all layers tells how they moved.
-Assumes: some labelled images of the domain; softmax cross-entropy, a biased linear last layer.
+Assumes: some labelled images of the domain; softmax cross-entropy, a biased linear last layer, whose bias
+    gradient the clients may keep back.
 Fails: where the clients' images are fitted far better than public ones (overfitted models).
 """
 
@@ -45,9 +46,13 @@ class ILRGPublic(Attack):
         probabilities = torch.zeros(task.num_classes, task.num_classes, dtype=torch.float64)
         for share in shares:
             weights = {name: sent + share * seen.received[name] for name, sent in seen.sent.items()}
-            _, logits = public_outputs(model, task, weights if share else seen.sent, self.public)
+            embeddings, logits = public_outputs(model, task, weights if share else seen.sent, self.public)
             probabilities += class_means(logits.softmax(dim=1), labels, task.num_classes) / len(shares)
-        proportions, residual = solve_proportions(probabilities, layer.bias_gradient)
+        bias_gradient = layer.bias_gradient
+        if not bias_gradient.any():  # kept back: G is nearly g mu^T, and the public images know mu
+            mean = embeddings.mean(dim=0)
+            bias_gradient = layer.weight_gradient @ mean / mean.dot(mean)
+        proportions, residual = solve_proportions(probabilities, bias_gradient)
         counts = whole_counts(proportions, layer.num_examples)
         return Reconstruction(
             class_counts=counts,

@@ -1,5 +1,6 @@
 """What every label attack reads: the last linear layer and its gradient."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -32,11 +33,19 @@ def last_layer(
     scale = _gradient_scale(observation, up_to_scale)
     weight, bias = f"{name}.weight", f"{name}.bias"
     weight_gradient = observation.received[weight].double() * scale
+    bias_gradient = restore_removed(observation.received[bias].double() * scale, weight_gradient)
+    if observation.defense is not None:
+        bias_gradient = without_noise(
+            bias_gradient,
+            weight_gradient,
+            observation.defense.deviation(observation.received[bias]) * abs(scale),
+            observation.defense.deviation(observation.received[weight]) * abs(scale),
+        )
     return LastLayer(
         weight=observation.sent[weight].double(),
         bias=observation.sent[bias].double(),
         weight_gradient=weight_gradient,
-        bias_gradient=restore_removed(observation.received[bias].double() * scale, weight_gradient),
+        bias_gradient=bias_gradient,
         num_examples=observation.num_examples,
     )
 
@@ -58,6 +67,27 @@ def restore_removed(bias_gradient: Tensor, weight_gradient: Tensor) -> Tensor:
     restored = bias_gradient.clone()
     restored[removed] = torch.where(survivors.sum(dim=1) >= 3, projected, 0.0).clamp(-limit, limit)
     return restored
+
+
+def without_noise(
+    bias_gradient: Tensor, weight_gradient: Tensor, bias_noise: float, weight_noise: float
+) -> Tensor:
+    """Take out of the bias gradient what noise of these known deviations explains.
+
+    [G | g] is nearly g [mu | 1]^T for one pooled embedding mu, so g lies near the first left singular vector,
+    which many columns tell better than g alone. What of g lies beside it is shrunk by the share that noise
+    accounts for (Stein), and the less the more that vector is itself lost in the noise.
+    """
+    if bias_noise == 0 or weight_noise == 0:
+        return bias_gradient
+    known = torch.cat([weight_gradient / weight_noise, bias_gradient[:, None] / bias_noise], dim=1)
+    left, sizes, _ = torch.linalg.svd(known, full_matrices=False)
+    along = left[:, 0] * left[:, 0].dot(bias_gradient)
+    beside = float((bias_gradient - along).square().sum())
+    explained = min(1.0, (len(along) - 1) * bias_noise**2 / max(beside, 1e-300))
+    edge = sum(math.sqrt(size) for size in known.shape)  # the largest singular value of unit noise
+    clear = max(0.0, 1 - (edge / float(sizes[0])) ** 2)
+    return torch.lerp(bias_gradient, along, explained * clear)
 
 
 def public_outputs(

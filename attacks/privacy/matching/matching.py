@@ -65,7 +65,8 @@ class Matching(Attack):
         restarts as one batch, and what group consistency compares.
         seconds: time budget of the search; `first` has its own. layers: beginnings of the names of the
         tensors to compare.
-        known_only: leave out entries that are exactly zero, as a sparsifying client sends them.
+        known_only: leave out entries that are exactly zero, as a sparsifying client sends them; also done
+            when the attacker knows of such a defence.
         """
         if isinstance(layers, str):
             raise FedsimError(f"attack.layers: expected a list of names, got {layers!r}")
@@ -173,6 +174,7 @@ class Matching(Attack):
         )
         if not any(bool(tensor.any()) for tensor in target):
             raise FedsimError("the gradient to match is zero everywhere: it holds nothing to recover")
+        left_out = self.known_only or (observation.defense is not None and observation.defense.zeros)
         steps, learning_rate = local_steps(observation)
         if size % steps:
             raise FedsimError(f"{size} examples do not divide into {steps} local steps of equal batches")
@@ -187,7 +189,7 @@ class Matching(Attack):
             weights=dict(own.named_parameters()),
             target=target,
             used=used,
-            known=tuple((tensor != 0).to(self.dtype) for tensor in target) if self.known_only else None,
+            known=tuple((tensor != 0).to(self.dtype) for tensor in target) if left_out else None,
             size=size,
             candidates=self.candidates,
             together=self.candidates > 1
