@@ -82,7 +82,7 @@ def _experiment() -> None:
     sweep: list[Path] = []  # the sweep's folder, once a run of it has begun
 
     @hydra.main(config_path=str(config_dir()), config_name="config", version_base="1.3")
-    def task(config: Any) -> None:
+    def task(config: Any) -> float | None:
         from fedsim import build
         from fedsim.experiment import record_failure, run
 
@@ -90,8 +90,10 @@ def _experiment() -> None:
         sweeping = HydraConfig.get().mode == RunMode.MULTIRUN
         if sweeping:
             sweep[:] = [path.parent]
+        objective = None
         try:
             folder = run(build.experiment(build.plain(config)), path)
+            objective = _objective(folder, config.objective)
         except Exception as error:
             if not sweeping and not isinstance(error, FedsimError):
                 raise  # a fault of ours: show where
@@ -104,6 +106,7 @@ def _experiment() -> None:
         finally:
             if not sweeping:
                 _say_what_is_left(path)
+        return objective
 
     try:
         task()
@@ -113,10 +116,20 @@ def _experiment() -> None:
 
             print(f"report: {write_sweep_report(sweep[0])}")
         raise
-    if sweep and failures:
+    from fedsim.report.sweep import SweepReport
+
+    if SweepReport.incomplete:
         sys.exit(1)  # each was named when it happened
     if failures:
         raise failures[0]
+
+
+def _objective(folder: "RunFolder", name: str | None) -> float | None:
+    """Return the metric that a searching sweeper asked for."""
+    metrics = folder.summary()["metrics"]
+    if name is not None and metrics.get(name) is None:
+        raise FedsimError(f"objective={name}: expected one of {', '.join(metrics)}")
+    return None if name is None else float(metrics[name])
 
 
 def _say_what_is_left(folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 from hydra.experimental.callback import Callback
@@ -13,10 +13,15 @@ from fedsim.runfolder import RunFolder, csv_text, write_text
 class SweepReport(Callback):
     """Hydra's hook at the end of a multirun: writes the sweep's report and says where it is."""
 
+    incomplete: ClassVar[int] = 0  # runs of the last sweep, wherever its launcher ran them
+
     def on_multirun_end(self, config: Any, **kwargs: Any) -> None:
         """Write the report into the sweep's folder."""
         folder = Path(config.hydra.sweep.dir)
-        if run_folders(folder):
+        runs = run_folders(folder)
+        statuses = [RunFolder(run).summary().get("status") for run in runs]
+        SweepReport.incomplete = sum(status != "complete" for status in statuses)
+        if runs:
             print(f"report: {write_sweep_report(folder)}")
             print(folder.resolve())
 
