@@ -1,0 +1,59 @@
+"""Sweeps over cores, as jobs, and by search: the launchers and sweepers of conf/hydra."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+FAST = (
+    "data=synthetic",
+    "data.shape=[1,8,8]",
+    "data.num_classes=4",
+    "data.train_size=80",
+    "data.test_size=20",
+    "model=softmax",
+    "federation.rounds=1",
+    "federation.batch_size=6",
+)
+
+
+def sweep(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fedsim", "-m", *FAST, f"hydra.sweep.dir={folder}", *arguments]
+    return subprocess.run(command, cwd=folder.parent, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["cores", "submitit_local"])
+def test_runs_elsewhere_end_in_one_report_and_failed_ones_in_the_exit_status(
+    tmp_path: Path, launcher: str
+) -> None:
+    pytest.importorskip({"cores": "joblib", "submitit_local": "submitit"}[launcher])
+    folder = tmp_path / "sweep"
+    good = sweep(folder, f"hydra/launcher={launcher}", "seed=0,1")
+    assert good.returncode == 0, good.stderr
+    assert good.stdout.splitlines()[-1] == str(folder)
+    assert (folder / "sweep.csv").read_text().count("complete") == 2
+    bad = sweep(tmp_path / "bad", f"hydra/launcher={launcher}", "attack=ilrg,rgap")
+    assert bad.returncode == 1
+    assert "batch of one" in (tmp_path / "bad" / "sweep.csv").read_text()
+
+
+@pytest.mark.slow
+def test_a_search_minimises_its_objective(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    noise = ("defense=[noise]", "defense.noise.sigma=tag(log, interval(1e-4, 1))", "objective=irec")
+    done = sweep(tmp_path / "search", "hydra/sweeper=search", "hydra.sweeper.n_trials=4", *noise)
+    assert done.returncode == 0, done.stderr
+    best = yaml.safe_load((tmp_path / "search" / "optimization_results.yaml").read_text())
+    found = (tmp_path / "search" / "sweep.csv").read_text().splitlines()
+    column = found[0].split(",").index("irec")
+    assert best["best_value"] == pytest.approx(min(float(row.split(",")[column]) for row in found[1:]))
+
+
+def test_an_unknown_objective_is_refused_by_name(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fedsim", *FAST, "objective=lnac", f"hydra.run.dir={tmp_path}/run"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "objective=lnac: expected one of leacc, lnacc" in done.stderr
