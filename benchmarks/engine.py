@@ -17,10 +17,11 @@ from pathlib import Path
 import torch
 
 from fedsim import build
-from fedsim.client import ClientSetup, batch_gradient, load_weights
+from fedsim.client import ClientSetup
 from fedsim.data.batches import batch_indices
 from fedsim.experiment import play
 from fedsim.runfolder import RunFolder
+from fedsim.training import batch_gradient, load_weights
 
 OVERRIDES = (
     "data=cifar10_small",

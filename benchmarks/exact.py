@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from fedsim import build
-from fedsim.client import batch_gradient
 from fedsim.data.cifar10_small import cifar10_small
 from fedsim.data.images import Dataset
 from fedsim.data.mnist_small import mnist_small
@@ -25,6 +24,7 @@ from fedsim.models.lenet5 import lenet5
 from fedsim.models.lenet_zhu import lenet_zhu
 from fedsim.models.mlp import mlp
 from fedsim.randomness import generator
+from fedsim.training import batch_gradient
 from fedsim.types import Observation, Task, Truth
 
 EXACT = 100.0  # dB

@@ -15,8 +15,8 @@ import torch
 from scipy.stats import t as student
 
 from fedsim import build
-from fedsim.client import batch_gradient
 from fedsim.metrics.psnr import PSNR
+from fedsim.training import batch_gradient
 from fedsim.types import Observation, Truth
 
 SETTINGS = {  # data, iterations, share of the batches: a step on ResNet-18 takes seconds

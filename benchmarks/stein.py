@@ -21,7 +21,6 @@ from attacks.privacy.stein.decomposition import diagonalise, least_squares, para
 from attacks.privacy.stein.moments import Units
 from attacks.privacy.stein.stein import estimate
 from fedsim import build
-from fedsim.client import batch_gradient, load_weights
 from fedsim.data.cifar10_small import cifar10_small
 from fedsim.data.images import Dataset
 from fedsim.data.mnist_small import mnist_small
@@ -35,6 +34,7 @@ from fedsim.models.layers import activation_layer
 from fedsim.models.lenet5 import lenet5
 from fedsim.models.two_layer import two_layer
 from fedsim.randomness import generator
+from fedsim.training import batch_gradient, load_weights
 from fedsim.types import Observation, Reconstruction, Task, Truth, Weights
 
 Change = Callable[[Weights, torch.Generator], Weights]

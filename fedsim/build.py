@@ -23,10 +23,10 @@ from fedsim.data.images import Dataset
 from fedsim.data.partition import partition
 from fedsim.errors import FedsimError
 from fedsim.experiment import Experiment
-from fedsim.federation import Federation
-from fedsim.interfaces import Attack, Defense, Metric
+from fedsim.federation import Federation, round_half_up
+from fedsim.interfaces import Attack, Audit, Behaviour, Defense, Metric
 from fedsim.models.batch_norm import set_batch_norm
-from fedsim.randomness import derived_seed
+from fedsim.randomness import derived_seed, generator
 from fedsim.runfolder import PARTITION_FILE, read_tensors, write_tensors
 from fedsim.types import Task
 
@@ -58,8 +58,9 @@ def compose_replay(config_text: str, overrides: Sequence[str]) -> tuple[DictConf
                 composed[key] = played[key]
         composed.choices.attack = OmegaConf.to_container(composed.choices, resolve=True)["attack"]  # type: ignore[index,call-overload]
         path = Path(composed.hydra.run.dir)
-        for key in ("data", "model", "federation", "engine", "defense", "seed"):
-            composed[key] = played[key]
+        for key in ("data", "model", "federation", "engine", "defense", "client", "audit", "seed"):
+            if key in played:  # an older run may not know it
+                composed[key] = played[key]
         for key in ("data", "model", "federation", "engine"):
             composed.choices[key] = played.choices[key]
     return plain(composed), path
@@ -127,6 +128,8 @@ def experiment(config: DictConfig) -> Experiment:
             attack_name=str(config.choices.attack),
             metrics=_list(config.metric, Metric, "metric"),
             defenses=defenses,  # to describe the run; clients build their own
+            audit=_audit(config, rules, defenses),
+            cheats=_cheats(config, rules)[0],
             knows_defense=config.threat.knows_defense,
             device=str(config.device),
             threads=config.threads,
@@ -167,6 +170,8 @@ def client_setup(config_text: str, folder: Path) -> ClientSetup:
         shares=tuple(shares[f"client_{i}"] for i in range(len(shares))),
         federation=rules,
         defenses=_list(config.defense, Defense, "defense"),
+        behaviours=_cheats(config, rules)[1],
+        audit=_audit(config, rules, ()),
         num_classes=data.task.num_classes,
         seed=config.seed,
         device=str(config.device),
@@ -247,6 +252,42 @@ def _by_the_rules(config: DictConfig, defenses: Sequence[Defense]) -> tuple[Dict
     merged = OmegaConf.merge(config, {"federation": changed})
     assert isinstance(merged, DictConfig)
     return merged, rules
+
+
+def _audit(config: DictConfig, rules: Federation, defenses: Sequence[Defense]) -> Audit | None:
+    """Build the audit, and refuse federations whose replies a trace cannot explain."""
+    node = OmegaConf.to_container(config.audit) if config.audit else None
+    if not node:
+        return None
+    if rules.mode != "fedavg" or defenses:
+        raise FedsimError(
+            "audit: a trace of plain local steps must end in the update that is sent. "
+            "Remedy: federation=fedavg and defense=[], or audit=none."
+        )
+    return _of_type(_instantiate(config.audit, "audit"), Audit, "audit")
+
+
+def _cheats(config: DictConfig, rules: Federation) -> tuple[tuple[str, ...], tuple[Behaviour, ...]]:
+    """Decide which clients cheat, and how: names, and behaviours of all clients (none if all are honest)."""
+    nodes = dict(config.client or {})
+    if not nodes:
+        return ("",) * rules.clients, ()
+    if rules.mode != "fedavg":
+        raise FedsimError("client: cheats are on local training. Remedy: federation=fedavg.")
+    order = torch.randperm(rules.clients, generator=generator(config.seed, "cheats")).tolist()
+    names, behaviours = [""] * rules.clients, [Behaviour()] * rules.clients
+    for name, node in nodes.items():
+        if not isinstance(share := node.get("share"), int | float) or not 0 <= share <= 1:
+            raise FedsimError(f"client.{name}.share: expected a share in [0, 1], got {share!r}")
+        number = round_half_up(share * rules.clients)
+        if number > len(order):
+            raise FedsimError(f"client: the shares of {', '.join(map(str, nodes))} come to more than 1")
+        own = OmegaConf.masked_copy(node, [key for key in node if key != "share"])
+        made = _of_type(_instantiate(own, f"client.{name}"), Behaviour, "client")
+        for client in order[:number]:
+            names[client], behaviours[client] = str(name), made
+        order = order[number:]
+    return tuple(names), tuple(behaviours)
 
 
 def _check_sums(experiment: Experiment) -> Experiment:

@@ -14,9 +14,10 @@ from fedsim.data.batches import batch_indices
 from fedsim.data.images import Images
 from fedsim.errors import FedsimError, in_words
 from fedsim.federation import Federation
-from fedsim.interfaces import Defense, LocalStep
+from fedsim.interfaces import Audit, Behaviour, Defense, LocalStep
 from fedsim.randomness import generator
 from fedsim.records import DecodeOnce, arrays_of, decode, encode
+from fedsim.training import Batch, LocalWork, apply_step, batch_gradient, load_weights
 from fedsim.types import Truth, Weights, form_problem
 from fedsim.wire import FLOAT, dense_bytes, wire_bytes
 
@@ -32,6 +33,8 @@ class ClientSetup:
     shares: tuple[Tensor, ...]  # indices of the images that each client owns
     federation: Federation
     defenses: tuple[Defense, ...]
+    behaviours: tuple[Behaviour, ...]  # of every client; empty: all are honest
+    audit: Audit | None
     num_classes: int
     seed: int
     device: str
@@ -47,7 +50,9 @@ def client_app(setup: Callable[[], ClientSetup], keep_truth: Callable[[Truth], N
     app = ClientApp()
 
     @app.query()
-    def who(message: Message, context: Context) -> Message:
+    def answer(message: Message, context: Context) -> Message:
+        if (asked := message.content.get("steps")) is not None:  # the audit wants to see these batches
+            return Message(_shown(asked, context), reply_to=message)
         return Message(RecordDict({"who": ConfigRecord({"client": _number(context)})}), reply_to=message)
 
     def defend(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -78,6 +83,12 @@ def client_app(setup: Callable[[], ClientSetup], keep_truth: Callable[[Truth], N
         made, round, client = setup(), _round(message), _number(context)
         torch.set_num_threads(made.threads)  # sums depend on it: alike on every engine
         sent = decode_once(arrays_of(message))
+        if made.audit is not None or made.behaviours:
+            work = local_work(made, sent, round, client)
+            content = _claimed_round(made, work, context)
+            if made.federation.attacks(round, client):
+                keep_truth(_truth_of(work))
+            return Message(content, reply_to=message)
         reply, truth, told = local_round(made, sent, round, client)
         if made.federation.attacks(round, client):
             keep_truth(truth)
@@ -99,16 +110,7 @@ def local_round(
     images_seen, labels_seen, losses = [], [], []
     gradient: Weights = {}
     for step in range(rules.local_steps):
-        indices = batch_indices(
-            setup.train.labels,
-            setup.shares[client],
-            batch_size=rules.batch_size,
-            layout=rules.labels,
-            replacement=rules.sampling == "with_replacement",
-            seed=setup.seed,
-            client=client,
-            step=(round - 1) * rules.local_steps + step,
-        )
+        indices = step_indices(setup, round, client, step)
         images, labels = setup.train.batch(indices), setup.train.labels[indices]
         images_seen.append(images)
         labels_seen.append(labels)
@@ -125,9 +127,7 @@ def local_round(
             random = generator(setup.seed, "defense gradient", place, round, client, step)
             gradient = defense.on_gradient(gradient, now, random)
         if rules.mode == "fedavg":
-            with torch.no_grad():
-                for name, parameter in model.named_parameters():
-                    parameter.sub_(gradient[name], alpha=rules.local_lr)
+            apply_step(model, gradient, rules.local_lr)
     truth = Truth(round=round, client=client, images=torch.cat(images_seen), labels=torch.cat(labels_seen))
     told: dict[str, int | float | list[int]] = {
         "num_examples": len(truth.labels),
@@ -141,19 +141,89 @@ def local_round(
     return update, truth, told
 
 
-def batch_gradient(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Weights, float]:
-    """Return the gradient of the mean cross-entropy over a batch, and the loss."""
-    names, parameters = zip(*model.named_parameters(), strict=True)
-    loss = functional.cross_entropy(model(images), labels)
-    gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
-    return dict(zip(names, gradients, strict=True)), float(loss.detach())
+def step_indices(setup: ClientSetup, round: int, client: int, step: int) -> Tensor:
+    """Return which images a client trains on in a local step of a round."""
+    rules = setup.federation
+    return batch_indices(
+        setup.train.labels,
+        setup.shares[client],
+        batch_size=rules.batch_size,
+        layout=rules.labels,
+        replacement=rules.sampling == "with_replacement",
+        seed=setup.seed,
+        client=client,
+        step=(round - 1) * rules.local_steps + step,
+    )
 
 
-def load_weights(model: nn.Module, weights: Weights) -> None:
-    """Copy weights into a model's parameters."""
-    parameters = dict(model.named_parameters())
-    with torch.no_grad():  # all in one call: small tensors cost more to call than to copy
-        torch._foreach_copy_(list(parameters.values()), [weights[name] for name in parameters])
+def local_work(setup: ClientSetup, sent: Weights, round: int, client: int) -> LocalWork:
+    """Return what a client is asked to do in a round of fedavg."""
+    rules = setup.federation
+
+    def batch(indices: Tensor) -> Batch:
+        images, labels = setup.train.batch(indices), setup.train.labels[indices]
+        return Batch(images=images.to(setup.device), labels=labels.to(setup.device))
+
+    return LocalWork(
+        round=round,
+        client=client,
+        model=setup.model,
+        sent=sent,
+        steps=rules.local_steps,
+        learning_rate=rules.local_lr,
+        every=1 if setup.audit is None else setup.audit.every,
+        indices=lambda step: step_indices(setup, round, client, step),
+        batch=batch,
+        num_classes=setup.num_classes,
+        owned=setup.shares[client],
+        generator=generator(setup.seed, "behaviour", round, client),
+    )
+
+
+def _claimed_round(setup: ClientSetup, work: LocalWork, context: Context) -> RecordDict:
+    """Let the client behave as it does, and send its update, with a proof where an audit asks for one."""
+    behaviour = setup.behaviours[work.client] if setup.behaviours else Behaviour()
+    claim = behaviour.train(work)
+    told = {
+        "num_examples": sum(len(batch.labels) for batch in claim.batches),
+        "learning_rate": setup.federation.local_lr,
+        "local_steps": setup.federation.local_steps,
+    }
+    disclosed = MetricRecord({name: told[name] for name in setup.federation.disclose if name in told})
+    content = RecordDict({"arrays": encode(claim.update), "disclosed": disclosed})
+    if setup.audit is not None:
+        proof = setup.audit.prove(claim, seed=setup.seed, round=work.round, client=work.client)
+        kept = context.state.get("proof")
+        previous = bytes(kept["sealed"]) if isinstance(kept, ConfigRecord) else b""  # type: ignore[arg-type]
+        sent_proof = ConfigRecord({"sealed": behaviour.send(proof, previous)})
+        content["proof"] = sent_proof
+        context.state["proof"] = sent_proof
+        context.state["batches"] = encode(  # until the audit has asked for what it wants to see
+            {
+                f"{kind} {step}": getattr(batch, kind)
+                for step, batch in enumerate(claim.batches)
+                for kind in ("images", "labels")
+            }
+        )
+    return content
+
+
+def _truth_of(work: LocalWork) -> Truth:
+    """Return the private examples of a round, whatever the client says of them."""
+    batches = work.own_batches()
+    images = torch.cat([batch.images for batch in batches]).cpu()
+    labels = torch.cat([batch.labels for batch in batches]).cpu()
+    return Truth(round=work.round, client=work.client, images=images, labels=labels)
+
+
+def _shown(asked: object, context: Context) -> RecordDict:
+    """Return the batches of these steps of the client's last round."""
+    kept = context.state.get("batches")
+    if not isinstance(asked, ConfigRecord) or not isinstance(kept, ArrayRecord):
+        raise FedsimError("no batches are kept to be shown")
+    steps = [int(step) for step in asked["steps"]]  # type: ignore[union-attr]
+    names = [f"{kind} {step}" for step in steps for kind in ("images", "labels")]
+    return RecordDict({"arrays": ArrayRecord({name: kept[name] for name in names})})
 
 
 def _with_rest(weights: Weights, context: Context, place: int) -> Weights:

@@ -7,11 +7,12 @@ import math
 import platform
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Protocol
 
 import torch
@@ -20,15 +21,16 @@ from flwr.serverapp import ServerApp
 from torch import nn
 
 from fedsim import __version__, progress
-from fedsim.client import ClientSetup, client_app, load_weights
+from fedsim.client import ClientSetup, client_app
 from fedsim.data.images import Images
 from fedsim.errors import FedsimError, in_words
 from fedsim.federation import Federation
-from fedsim.interfaces import Attack, Defense, Metric
+from fedsim.interfaces import Attack, Audit, Defense, Metric
 from fedsim.models.batch_norm import set_batch_norm
 from fedsim.models.last_linear import last_linear_name, layer_inputs
 from fedsim.runfolder import RunFolder, ScoreRow, metric_lines, write_text
 from fedsim.server import ServerSetup, server_app
+from fedsim.training import load_weights
 from fedsim.types import (
     ALL,
     Fault,
@@ -39,6 +41,7 @@ from fedsim.types import (
     Score,
     Task,
     Truth,
+    Verdict,
 )
 
 log = logging.getLogger(__name__)
@@ -79,6 +82,8 @@ class Experiment:
     attack_name: str
     metrics: tuple[Metric, ...]
     defenses: tuple[Defense, ...]
+    audit: Audit | None
+    cheats: tuple[str, ...]  # how each client cheats; empty: it does not
     knows_defense: bool  # the threat model: the attacker is told the defences' settings
     device: str
     threads: int
@@ -114,6 +119,8 @@ def play(experiment: Experiment, folder: RunFolder) -> None:
         test=experiment.test,
         federation=experiment.federation,
         attack=experiment.attack,
+        audit=experiment.audit,
+        folder=folder.path,
         sums_replies=any(defense.sums_replies for defense in experiment.defenses),
         seed=experiment.seed,
         device=experiment.device,
@@ -121,8 +128,11 @@ def play(experiment: Experiment, folder: RunFolder) -> None:
         keep_observation=folder.keep_observation,
         keep_fault=folder.keep_fault,
         keep_round=folder.keep_round,
+        keep_verdict=folder.keep_verdict,
         keep_weights=folder.keep_weights,
     )
+    if any(experiment.cheats):
+        folder.keep_cheats(experiment.cheats)
     clients = client_app(experiment.prepare_clients(folder.path), folder.keep_truth)
     try:
         experiment.engine.play(server_app(setup), clients, experiment.federation.clients)
@@ -321,6 +331,7 @@ def summarise(experiment: Experiment, folder: RunFolder, status: str, seconds: f
         target = experiment.federation.target_accuracy or math.inf
         if reached := [result for result in history if result.accuracy >= target]:
             metrics |= {"rounds_to_target": reached[0].round, "seconds_to_target": reached[0].seconds}
+    metrics |= verdict_rates(folder.verdicts(), folder.cheats())
     if (epsilon := _epsilon(experiment, folder)) is not None:
         metrics["epsilon"] = epsilon
     return {
@@ -338,6 +349,17 @@ def summarise(experiment: Experiment, folder: RunFolder, status: str, seconds: f
         "versions": {"fedsim": __version__, "python": platform.python_version()}
         | {name: version(name) for name in LIBRARIES},
     }
+
+
+def verdict_rates(verdicts: Sequence[Verdict], cheats: Mapping[int, str]) -> dict[str, float]:
+    """Return how many cheats an audit caught, how many honest clients it wronged, and at what cost."""
+    caught = [float(not verdict.accepted) for verdict in verdicts if cheats.get(verdict.client)]
+    wronged = [float(not verdict.accepted) for verdict in verdicts if not cheats.get(verdict.client)]
+    steps = sum(verdict.steps for verdict in verdicts)
+    rates = {"detection": fmean(caught)} if caught else {}
+    rates |= {"false_rejects": fmean(wronged)} if wronged else {}
+    rates |= {"recomputed": sum(verdict.recomputed for verdict in verdicts) / steps} if steps else {}
+    return rates
 
 
 def _epsilon(experiment: Experiment, folder: RunFolder) -> float | None:

@@ -1,12 +1,14 @@
-"""What an attack, a defence and a metric have to offer. Everything else finds them by their yaml."""
+"""What attacks, defences, clients, audits and metrics have to offer. The rest finds them by their yaml."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch import Generator, Tensor, nn
 
 from fedsim.federation import Federation
-from fedsim.types import Kind, KnownDefense, Observation, Reconstruction, Score, Task, Truth, Weights
+from fedsim.training import Batch, Claim, LocalWork, honest
+from fedsim.types import Kind, KnownDefense, Observation, Reconstruction, Score, Task, Truth, Verdict, Weights
 
 
 class Attack:
@@ -74,4 +76,48 @@ class Metric:
 
     def score(self, guess: Reconstruction, truth: Truth) -> Score | None:
         """Score a guess, or return None when it does not claim what this metric measures."""
+        raise NotImplementedError
+
+
+class Behaviour:
+    """What a client does when it is asked to train: the work, unless it cheats."""
+
+    def train(self, work: LocalWork) -> Claim:
+        """Return an update and what is claimed of how it came about."""
+        return honest(work)
+
+    def send(self, proof: bytes, previous: bytes) -> bytes:
+        """Return the sealed proof to send; previous: the client's last one, empty in its first round."""
+        return proof
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Submission:
+    """What a server holds in hand when it audits a reply, and how it asks for more."""
+
+    round: int
+    client: int
+    proof: bytes
+    model: nn.Module
+    sent: Weights
+    received: Weights  # the update
+    steps: int
+    learning_rate: float
+    reveal: Callable[[Sequence[int]], Sequence[Batch]]  # ask the client for the batches of these steps
+    seed: int  # the server's own
+    folder: Path  # where proofs may be kept
+
+
+class Audit:
+    """A server that has clients prove their work. One object serves both sides of a simulation."""
+
+    every: int = 1  # steps between the checkpoints of a trace
+    rejected_weight: float = 0.0  # of a rejected reply in the mean: 0 leaves it out
+
+    def prove(self, claim: Claim, *, seed: int, round: int, client: int) -> bytes:
+        """Return the client's proof of what it claims."""
+        raise NotImplementedError
+
+    def examine(self, submission: Submission) -> Verdict:
+        """Judge a reply by its proof. Never raises: whatever is wrong with it is the verdict."""
         raise NotImplementedError

@@ -4,6 +4,7 @@ config.yaml                     the resolved experiment
 observations/round_1.sent.safetensors, round_1.client_0.safetensors
 truth/, guesses/                the same names
 history.csv, faults.csv         written while rounds are played
+verdicts.csv, proofs/           of an audit; cheats.csv: who cheated, for the evaluator
 scores.csv, summary.json        written when all is scored
 model.safetensors               the final global model
 log.txt, figures/, report.html
@@ -27,7 +28,7 @@ from safetensors.numpy import save
 from torch import Tensor
 
 from fedsim.errors import FedsimError
-from fedsim.types import Fault, Observation, Reconstruction, RoundResult, Truth, Weights
+from fedsim.types import Fault, Observation, Reconstruction, RoundResult, Truth, Verdict, Weights
 
 PARTITION_FILE = "partition.safetensors"
 _SENT, _RECEIVED = "round_{round}.sent", "round_{round}.client_{client}"
@@ -211,6 +212,39 @@ class RunFolder:
             for row in _rows(self.path / "faults.csv")
         ]
 
+    def keep_verdict(self, verdict: Verdict) -> None:
+        """Add an audit's verdict to verdicts.csv."""
+        _append(self.path / "verdicts.csv", verdict)
+
+    def verdicts(self) -> list[Verdict]:
+        """Read verdicts.csv."""
+        return [
+            Verdict(
+                round=int(row["round"]),
+                client=int(row["client"]),
+                accepted=row["accepted"] == "True",
+                check=row["check"],
+                reason=row["reason"],
+                step=int(row["step"]) if row["step"] else None,
+                distance=float(row["distance"]) if row["distance"] else None,
+                limit=float(row["limit"]) if row["limit"] else None,
+                recomputed=int(row["recomputed"]),
+                steps=int(row["steps"]),
+                seconds=float(row["seconds"]),
+                bytes=int(row["bytes"]),
+            )
+            for row in _rows(self.path / "verdicts.csv")
+        ]
+
+    def keep_cheats(self, cheats: Sequence[str]) -> None:
+        """Write who cheats, and how: the evaluator's side channel."""
+        lines = [["client", "cheat"], *([str(client), cheat] for client, cheat in enumerate(cheats))]
+        write_text(self.path / "cheats.csv", csv_text(lines))
+
+    def cheats(self) -> dict[int, str]:
+        """Read who cheats, and how; empty when nobody does."""
+        return {int(row["client"]): row["cheat"] for row in _rows(self.path / "cheats.csv") if row["cheat"]}
+
     def keep_round(self, result: RoundResult) -> None:
         """Add a round's test result to history.csv."""
         _append(self.path / "history.csv", result)
@@ -264,7 +298,7 @@ class RunFolder:
         """Copy what a replay takes over from the run that it attacks: truth, history, clients' faults."""
         if (source.path / "truth").is_dir():
             shutil.copytree(source.path / "truth", self.path / "truth")
-        for name in ("history.csv", "faults.csv"):
+        for name in ("history.csv", "faults.csv", "verdicts.csv", "cheats.csv"):
             if (source.path / name).is_file():
                 shutil.copy(source.path / name, self.path / name)
 
@@ -288,11 +322,12 @@ def csv_text(lines: Iterable[Sequence[str]]) -> str:
     return text.getvalue()
 
 
-def _append(path: Path, row: Fault | RoundResult) -> None:
+def _append(path: Path, row: Fault | RoundResult | Verdict) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [] if path.exists() else [list(asdict(row))]
     with path.open("a", encoding="utf-8", newline="") as file:
-        file.write(csv_text([*lines, [str(value) for value in asdict(row).values()]]))
+        values = ["" if value is None else str(value) for value in asdict(row).values()]
+        file.write(csv_text([*lines, values]))
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

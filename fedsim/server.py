@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -16,13 +17,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedsim import progress
-from fedsim.client import load_weights
 from fedsim.data.images import Images
 from fedsim.errors import FedsimError
 from fedsim.federation import Federation
-from fedsim.interfaces import Attack
+from fedsim.interfaces import Attack, Audit, Submission
 from fedsim.records import arrays_of, decode, encode
-from fedsim.types import ALL, Fault, Observation, RoundResult, Task, Weights, reply_problem
+from fedsim.training import Batch, load_weights
+from fedsim.types import ALL, Fault, Observation, RoundResult, Task, Verdict, Weights, reply_problem
 from fedsim.wire import dense_bytes
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,8 @@ class ServerSetup:
     test: Images
     federation: Federation
     attack: Attack
+    audit: Audit | None
+    folder: Path  # where an audit may keep proofs
     sums_replies: bool  # secure aggregation: only the sum over a round's clients can be observed
     seed: int
     device: str
@@ -46,6 +49,7 @@ class ServerSetup:
     keep_observation: Callable[[Observation], None]
     keep_fault: Callable[[Fault], None]
     keep_round: Callable[[RoundResult], None]
+    keep_verdict: Callable[[Verdict], None]
     keep_weights: Callable[[Weights], None]
 
 
@@ -81,6 +85,7 @@ class ObservingStrategy(Strategy):
     nodes: dict[int, int]  # Flower node id -> client number
     _sent: Weights = field(default_factory=dict)
     _asked: Sequence[int] = ()
+    _grid: Grid | None = None
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -94,6 +99,7 @@ class ObservingStrategy(Strategy):
             if problem := reply_problem(crafted, self._sent):
                 raise FedsimError(f"{type(attack).__name__}.craft changed the model's form: {problem}")
             self._sent, broadcast = crafted, encode(crafted)
+        self._grid = grid
         self._asked = self.setup.federation.participants(self.setup.seed, server_round)
         node_of = {client: node for node, client in self.nodes.items()}
         return [
@@ -120,11 +126,16 @@ class ObservingStrategy(Strategy):
                 log.warning("round %d, client %d: %s; left out", server_round, client, error)
                 self.setup.keep_fault(faults[-1])
                 continue
-            mean.add(observation.received, observation.num_examples or 1)
+            weight = float(observation.num_examples or 1)
+            if self.setup.audit is not None and not self._passes(self.setup.audit, observation, reply):
+                weight *= self.setup.audit.rejected_weight
+            mean.add(observation.received, weight)
             if self.setup.sums_replies:
                 summed.append(dataclasses.replace(observation, received=self._sent))  # it never saw this one
             elif rules.attacks(server_round, client):
                 self.setup.keep_observation(observation)
+        if not mean.weight and mean.sum:  # all were rejected: nothing is learnt this round
+            return encode(self._sent), None
         if not mean.weight:
             raise FedsimError(
                 f"round {server_round}: none of {len(faults)} clients gave a valid reply; the first, "
@@ -180,6 +191,46 @@ class ObservingStrategy(Strategy):
             bytes=_count(size, "bytes") if isinstance(size, MetricRecord) else dense_bytes(received),
         )
 
+    def _passes(self, audit: Audit, observation: Observation, reply: Message | None) -> bool:
+        """Have the audit judge a reply before it counts."""
+        assert reply is not None
+        proof = reply.content.get("proof")
+        sealed = proof.get("sealed") if isinstance(proof, ConfigRecord) else None
+        verdict = audit.examine(
+            Submission(
+                round=observation.round,
+                client=observation.client,
+                proof=sealed if isinstance(sealed, bytes) else b"",
+                model=self.setup.model,
+                sent=self._sent,
+                received=observation.received,
+                steps=self.setup.federation.local_steps,
+                learning_rate=self.setup.federation.local_lr,
+                reveal=lambda steps: self._reveal(reply.metadata.src_node_id, steps),
+                seed=self.setup.seed,
+                folder=self.setup.folder,
+            )
+        )
+        self.setup.keep_verdict(verdict)
+        if not verdict.accepted:
+            log.info("round %d, client %d: rejected: %s", verdict.round, verdict.client, verdict.reason)
+        return verdict.accepted
+
+    def _reveal(self, node: int, steps: Sequence[int]) -> list[Batch]:
+        """Ask a client for the batches of some of its steps."""
+        assert self._grid is not None
+        question = RecordDict({"steps": ConfigRecord({"steps": list(steps)})})
+        messages = [Message(question, node, MessageType.QUERY)]
+        for reply in self._grid.send_and_receive(messages, timeout=self.setup.federation.timeout):
+            if reply.has_error():
+                raise FedsimError(f"error code {reply.error.code}")
+            shown = decode(arrays_of(reply))
+            try:
+                return [Batch(images=shown[f"images {s}"], labels=shown[f"labels {s}"]) for s in steps]
+            except KeyError as error:
+                raise FedsimError(f"{error} is missing") from error
+        raise FedsimError("no answer")
+
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
@@ -225,9 +276,9 @@ class RunningMean:
     """A weighted sum of replies that grows by one reply at a time."""
 
     sum: dict[str, Tensor] = field(default_factory=dict)
-    weight: int = 0
+    weight: float = 0.0
 
-    def add(self, reply: Weights, weight: int) -> None:
+    def add(self, reply: Weights, weight: float) -> None:
         """Add a reply with its weight."""
         self.weight += weight
         for name, tensor in reply.items():

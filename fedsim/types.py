@@ -205,3 +205,21 @@ class RoundResult:
     accuracy: float
     loss: float
     seconds: float = field(default=0.0, compare=False)  # since the first round began
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What an audit finds of one client's work in one round."""
+
+    round: int
+    client: int
+    accepted: bool
+    check: str = ""  # the one that failed
+    reason: str = ""
+    step: int | None = None  # at which it failed
+    distance: float | None = None  # the largest between a recomputed checkpoint and the claimed one
+    limit: float | None = None  # how large it may be
+    recomputed: int = 0  # steps
+    steps: int = 0  # that were claimed
+    seconds: float = 0.0
+    bytes: int = 0  # of the proof

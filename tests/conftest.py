@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from fedsim import build
-from fedsim.client import batch_gradient
 from fedsim.data.images import Dataset
 from fedsim.experiment import Experiment, run
 from fedsim.runfolder import RunFolder
+from fedsim.training import batch_gradient
 from fedsim.types import Observation
 
 SMALL = (

@@ -11,11 +11,11 @@ import yaml
 
 from fedsim import build
 from fedsim.catalog import GROUPS, config_dir, entries
-from fedsim.client import load_weights
 from fedsim.data.synthetic import synthetic
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Attack, Defense, Metric
 from fedsim.randomness import generator
+from fedsim.training import load_weights
 from fedsim.types import Observation, Task
 
 CONF = Path(__file__).parents[2] / "conf"

@@ -42,7 +42,7 @@ def test_a_run_folder_holds_everything(play_small) -> None:
 
 
 def test_the_observed_gradient_is_the_gradient_of_the_true_batch(play_small, small) -> None:
-    from fedsim.client import batch_gradient, load_weights
+    from fedsim.training import batch_gradient, load_weights
 
     folder, model = play_small(), small().model
     for observation in folder.observations():
@@ -62,7 +62,7 @@ def test_the_server_applies_the_mean_gradient(play_small) -> None:
 
 
 def test_fedavg_replies_with_the_update_of_its_local_steps(play_small, small) -> None:
-    from fedsim.client import batch_gradient, load_weights
+    from fedsim.training import batch_gradient, load_weights
 
     rules = ("federation=fedavg", "federation.local_steps=3", "federation.local_lr=0.2")
     folder, model = play_small(*rules), small(*rules).model
@@ -321,7 +321,7 @@ def test_a_crafted_broadcast_reaches_clients_and_its_form_is_checked(small, tmp_
                 tensor.zero_()
             return weights
 
-    from fedsim.client import batch_gradient, load_weights
+    from fedsim.training import batch_gradient, load_weights
 
     for name, attack in (("new", Zero()), ("in place", ZeroInPlace())):
         folder, model = run(dataclasses.replace(small(), attack=attack), tmp_path / name), small().model

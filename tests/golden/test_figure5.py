@@ -12,12 +12,12 @@ import torch
 from attacks.privacy.labels.ilrg import ILRG
 from defenses.privacy.noise import Noise
 from defenses.privacy.sparsify import Sparsify
-from fedsim.client import batch_gradient
 from fedsim.data.cifar10_small import cifar10_small
 from fedsim.interfaces import Defense
 from fedsim.metrics.lnacc import LnAcc
 from fedsim.models.lenet5 import lenet5
 from fedsim.randomness import generator
+from fedsim.training import batch_gradient
 from fedsim.types import Observation, Truth
 
 NOISE = {0.001: 1.0, 0.01: 0.976, 0.02: 0.754, 0.03: 0.558, 0.05: 0.370, 0.1: 0.214}

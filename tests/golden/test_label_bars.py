@@ -18,7 +18,6 @@ from attacks.privacy.labels.rlg import RLG
 from attacks.privacy.labels.rlu import RLU
 from defenses.privacy.noise import Noise
 from defenses.privacy.sparsify import Sparsify
-from fedsim.client import batch_gradient
 from fedsim.data.batches import batch_indices
 from fedsim.data.cifar10_small import cifar10_small
 from fedsim.data.images import Dataset
@@ -31,6 +30,7 @@ from fedsim.metrics.lnacc import LnAcc
 from fedsim.models.fcn3 import fcn3
 from fedsim.models.lenet5 import lenet5
 from fedsim.randomness import generator
+from fedsim.training import batch_gradient
 from fedsim.types import Observation, Truth
 
 

@@ -19,7 +19,6 @@ from attacks.privacy.stein.stein_exact import SteinExact
 from defenses.privacy.clip import Clip
 from defenses.privacy.noise import Noise
 from defenses.privacy.sparsify import Sparsify
-from fedsim.client import batch_gradient, load_weights
 from fedsim.data.cifar10_small import cifar10_small
 from fedsim.data.images import Dataset
 from fedsim.data.mnist_small import mnist_small
@@ -32,6 +31,7 @@ from fedsim.models.last_linear import layer_inputs
 from fedsim.models.lenet5 import lenet5
 from fedsim.models.two_layer import two_layer
 from fedsim.randomness import generator
+from fedsim.training import batch_gradient, load_weights
 from fedsim.types import Observation, Reconstruction, Score, Task, Truth
 
 

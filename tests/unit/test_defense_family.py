@@ -17,13 +17,13 @@ from defenses.privacy.noise import Noise
 from defenses.privacy.quantize import Quantize, qsgd
 from defenses.privacy.soteria import Soteria, feature_slopes
 from defenses.privacy.sparsify import Sparsify
-from fedsim.client import batch_gradient
 from fedsim.errors import FedsimError
 from fedsim.interfaces import LocalStep
 from fedsim.models.lenet5 import lenet5
 from fedsim.models.mlp import mlp
 from fedsim.models.resnet import resnet
 from fedsim.randomness import generator
+from fedsim.training import batch_gradient
 from fedsim.types import Task
 from fedsim.wire import dense_bytes, wire_bytes
 

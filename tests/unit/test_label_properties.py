@@ -12,9 +12,9 @@ from attacks.privacy.labels.ilrg import ILRG
 from attacks.privacy.labels.ilrg_pooled import ILRGPooled
 from attacks.privacy.labels.ilrg_public import ILRGPublic
 from attacks.privacy.labels.rlu import RLU
-from fedsim.client import batch_gradient
 from fedsim.metrics.leacc import LeAcc
 from fedsim.metrics.lnacc import LnAcc
+from fedsim.training import batch_gradient
 from fedsim.types import Observation, PublicImages, Task, Truth
 
 CLASSES = 5

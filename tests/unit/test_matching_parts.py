@@ -25,11 +25,12 @@ from attacks.privacy.matching.priors import (
 )
 from attacks.privacy.matching.starts import Normal, Patterned, Uniform
 from fedsim import build
-from fedsim.client import batch_gradient, local_round
+from fedsim.client import local_round
 from fedsim.errors import FedsimError
 from fedsim.models.batch_norm import set_batch_norm
 from fedsim.models.convnet import convnet
 from fedsim.models.mlp import mlp
+from fedsim.training import batch_gradient
 from fedsim.types import Observation, Task
 
 TASK = Task(input_shape=(1, 8, 8), num_classes=4, mean=(0.3,), std=(0.4,))

@@ -1,0 +1,36 @@
+"""Honest steps of a learning rate so small that any two checkpoints pass for a step.
+
+What it gains: a valid proof for weights that were hardly trained.
+Paper: Fang et al., Proof-of-Learning is Currently More Broken Than You Think (EuroS&P 2023).
+Assumes: the verifier takes any learning rate.
+Caught by: a pinned learning rate.
+"""
+
+from fedsim.errors import FedsimError
+from fedsim.interfaces import Behaviour
+from fedsim.training import Claim, LocalWork, claim_of, train_steps
+
+
+class Infinitesimal(Behaviour):
+    """Trains with next to no learning rate, and says so."""
+
+    def __init__(self, *, learning_rate: float = 1e-9) -> None:
+        """Set the learning rate."""
+        if not learning_rate > 0:
+            raise FedsimError(
+                f"client.infinitesimal.learning_rate: expected a positive number, got {learning_rate}"
+            )
+        self.learning_rate = learning_rate
+
+    def train(self, work: LocalWork) -> Claim:
+        """Take the steps, each of no size."""
+        batches = work.own_batches()
+        trace = train_steps(
+            work.model,
+            work.sent,
+            batches,
+            work.own_indices(),
+            learning_rate=self.learning_rate,
+            every=work.every,
+        )
+        return claim_of(work.sent, trace, batches)

@@ -1,0 +1,121 @@
+"""A trace made backwards: from chosen weights, step by step, to where they could have come from.
+
+What it gains: valid steps that end in any weights; but they begin anywhere, and cost more than training.
+Paper: Jia et al., Proof-of-Learning (S&P 2021), section VII-B: solve W_{t-1} - W_t - eta grad L(W_{t-1}) = 0.
+Assumes: the verifier does not look where the trace begins.
+Caught by: the first checkpoint: it is not what was sent, and no random initialisation.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.optimize import NoConvergence, newton_krylov
+from torch import Tensor, nn
+
+from attacks.integrity.spoofing.fabricate import claimed, shifted
+from fedsim.errors import FedsimError
+from fedsim.interfaces import Behaviour
+from fedsim.training import Batch, Claim, LocalWork, batch_gradient, load_weights
+from fedsim.types import Weights
+
+SOLVERS = ("picard", "newton_krylov")
+
+
+class InverseGradient(Behaviour):
+    """Goes back from chosen weights by solving for each step's start."""
+
+    def __init__(self, *, solver: str = "picard", iterations: int = 15, away: float = 0.3) -> None:
+        """Set the solver, its iterations a step, and how far the weights lie (of each tensor's length)."""
+        if solver not in SOLVERS:
+            raise FedsimError(
+                f"client.inverse_gradient.solver: expected {' or '.join(SOLVERS)}, got {solver!r}"
+            )
+        if iterations < 1 or not away > 0:
+            raise FedsimError(
+                f"client.inverse_gradient: expected iterations >= 1 and away > 0, got {iterations} and {away}"
+            )
+        self.solver = solver
+        self.iterations = iterations
+        self.away = away
+
+    def train(self, work: LocalWork) -> Claim:
+        """Make up a past for the chosen weights."""
+        batches, way = work.own_batches(), [shifted(work, work.sent, self.away)]
+        for batch in reversed(batches):
+            found = invert_step(
+                work.model, way[0], batch, work.learning_rate, solver=self.solver, iterations=self.iterations
+            )
+            way.insert(0, dict(found.weights))
+        return claimed(work, way, batches)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Inverted:
+    """Where a step may have begun."""
+
+    weights: Weights
+    calls: int  # gradients that it took
+    error: float  # l2 distance of where the step leads from where it should
+
+
+def invert_step(
+    model: nn.Module,
+    after: Weights,
+    batch: Batch,
+    learning_rate: float,
+    *,
+    solver: str = "picard",
+    iterations: int = 15,
+    tolerance: float = 1e-7,
+) -> Inverted:
+    """Find weights from which a step on this batch leads to `after`."""
+    goal = _flat(after)
+    calls, last = 0, float("inf")
+
+    def residual(point: Tensor) -> Tensor:
+        nonlocal calls, last
+        calls += 1
+        load_weights(model, _shaped(point, after))
+        gradient, _ = batch_gradient(model, batch.images, batch.labels)
+        gap = point - learning_rate * _flat(gradient).to(point) - goal
+        last = float(gap.norm())
+        return gap
+
+    point = (_picard if solver == "picard" else _newton_krylov)(residual, goal, iterations, tolerance)
+    residual(point)
+    return Inverted(weights=_shaped(point, after), calls=calls, error=last)
+
+
+def _picard(residual: Callable[[Tensor], Tensor], start: Tensor, iterations: int, tolerance: float) -> Tensor:
+    """Iterate W <- W' + eta grad L(W): a contraction while eta times the curvature is below one."""
+    point = start
+    for _ in range(iterations):
+        gap = residual(point)
+        if float(gap.norm()) <= tolerance:
+            break
+        point = point - gap
+    return point
+
+
+def _newton_krylov(
+    residual: Callable[[Tensor], Tensor], start: Tensor, iterations: int, tolerance: float
+) -> Tensor:
+    def function(point: np.ndarray) -> np.ndarray:
+        return residual(torch.from_numpy(point.astype(np.float32))).double().numpy()
+
+    try:
+        found = newton_krylov(function, start.double().numpy(), maxiter=iterations, f_tol=tolerance)
+    except NoConvergence as stopped:
+        found = stopped.args[0]
+    return torch.from_numpy(np.asarray(found, dtype=np.float32))
+
+
+def _flat(weights: Weights) -> Tensor:
+    return torch.cat([tensor.flatten() for tensor in weights.values()])
+
+
+def _shaped(point: Tensor, like: Weights) -> dict[str, Tensor]:
+    parts = torch.split(point, [tensor.numel() for tensor in like.values()])
+    return {name: part.view_as(like[name]).clone() for name, part in zip(like, parts, strict=True)}

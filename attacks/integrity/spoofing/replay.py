@@ -1,0 +1,27 @@
+"""Somebody's old proof, sent again.
+
+What it gains: a round's work.
+Paper: Jia et al., Proof-of-Learning (S&P 2021), section IV (a proof is bound to its prover and its weights).
+Assumes: the verifier does not look whose and of which round a proof is.
+Caught by: the round and client inside the sealed proof, and the prover's signature around it.
+"""
+
+from attacks.integrity.spoofing.free_rider import FreeRider
+from fedsim.interfaces import Behaviour
+from fedsim.training import Claim, LocalWork
+
+
+class Replay(Behaviour):
+    """Sends its last proof again, and nothing in its first round; the update is a free rider's."""
+
+    def __init__(self, *, noise: float = 0.01) -> None:
+        """Set the noise of the update."""
+        self.rider = FreeRider(noise=noise)
+
+    def train(self, work: LocalWork) -> Claim:
+        """Do nothing."""
+        return self.rider.train(work)
+
+    def send(self, proof: bytes, previous: bytes) -> bytes:
+        """Send the old one; the first is a free rider's own."""
+        return previous or proof

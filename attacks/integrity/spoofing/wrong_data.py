@@ -1,0 +1,34 @@
+"""Trained on other data than it says.
+
+What it gains: a say in the model that its data would not give it, such as that of flipped labels.
+Paper: Jia et al., Proof-of-Learning (S&P 2021), section IV; Thudi et al. (USENIX Security 2022).
+Assumes: nobody does its steps again with the data that it names.
+Caught by: any recomputed step, where it names its own data. Where it shows what it used (shows=used), it is
+    accepted: a proof says that this data was trained on, not that the data is good.
+"""
+
+from attacks.integrity.spoofing.fabricate import claimed
+from fedsim.errors import FedsimError
+from fedsim.interfaces import Behaviour
+from fedsim.training import Batch, Claim, LocalWork, train_steps
+
+
+class WrongData(Behaviour):
+    """Trains with every label moved to the next class."""
+
+    def __init__(self, *, shows: str = "own", strength: float = 1.0) -> None:
+        """Say whether it shows its `own` batches or those it `used`; strength: times the learning rate."""
+        if shows not in ("own", "used"):
+            raise FedsimError(f"client.wrong_data.shows: expected own or used, got {shows!r}")
+        if not strength > 0:
+            raise FedsimError(f"client.wrong_data.strength: expected a positive number, got {strength}")
+        self.shows = shows
+        self.strength = strength
+
+    def train(self, work: LocalWork) -> Claim:
+        """Train on flipped labels."""
+        own = work.own_batches()
+        used = [Batch(images=b.images, labels=(b.labels + 1) % work.num_classes) for b in own]
+        rate = work.learning_rate * self.strength
+        trace = train_steps(work.model, work.sent, used, work.own_indices(), learning_rate=rate, every=1)
+        return claimed(work, trace.checkpoints, used if self.shows == "used" else own)

@@ -1,0 +1,74 @@
+"""An append-only list of proofs: every line names the digest of the line before.
+
+None can be changed or dropped without breaking the chain. Who keeps the last line's digest (the head) can
+later tell whether the list was rewritten.
+"""
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fedsim.errors import FedsimError
+
+FIRST = "0" * 64
+LONGEST = 1000  # bytes of two lines
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One sealed proof, in the order of arrival."""
+
+    number: int
+    round: int
+    client: int
+    proof: str  # SHA-256 of the sealed bytes
+    previous: str  # SHA-256 of the line before
+
+    def line(self) -> bytes:
+        """Return the entry as it stands in the file."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode() + b"\n"
+
+
+def append(path: Path, sealed: bytes, *, round: int, client: int) -> Entry:
+    """Add a proof; what an interrupted write left behind is cut off first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    last = _last_line(path) if path.exists() else b""
+    previous = hashlib.sha256(last).hexdigest() if last else FIRST
+    number = json.loads(last)["number"] + 1 if last else 0
+    proof = hashlib.sha256(sealed).hexdigest()
+    entry = Entry(number=number, round=round, client=client, proof=proof, previous=previous)
+    with path.open("ab") as file:
+        file.write(entry.line())
+    return entry
+
+
+def read(path: Path) -> list[Entry]:
+    """Read a ledger and check its chain."""
+    previous, entries = FIRST, list[Entry]()
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True)):
+        try:
+            entry = Entry(**json.loads(line))
+            whole = entry.line() == line
+        except (ValueError, TypeError) as error:
+            raise FedsimError(f"{path}, line {number + 1}: not a ledger entry ({error})") from error
+        if not whole or entry.number != number or entry.previous != previous:
+            raise FedsimError(
+                f"{path}, line {number + 1}: the chain is broken: a line was changed or removed"
+            )
+        previous = hashlib.sha256(line).hexdigest()
+        entries.append(entry)
+    return entries
+
+
+def _last_line(path: Path) -> bytes:
+    """Return the last whole line, after cutting off one that an interrupted write left behind."""
+    with path.open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        start = max(0, size - LONGEST)
+        file.seek(start)
+        tail = file.read()
+        whole = tail.rfind(b"\n") + 1
+        file.truncate(start + whole)
+    return b"".join(tail[:whole].splitlines(keepends=True)[-1:])

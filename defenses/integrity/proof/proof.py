@@ -1,0 +1,193 @@
+"""A proof of learning as bytes: a canonical JSON header, then the checkpoints' raw numbers.
+
+The layout is docs/proof-format.md. A reader trusts nothing: every length is checked against the bytes that
+are there before anything is allocated, every key and type is expected or refused.
+"""
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from fedsim.errors import FedsimError
+from fedsim.training import Trace
+from fedsim.types import Weights
+
+VERSION = 1
+PRECISIONS: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}
+MOST_STEPS = 10_000_000
+_KEYS = {
+    "version": int,
+    "subject": str,
+    "round": int,
+    "client": int,
+    "initial": str,
+    "parent": str,
+    "learning_rate": float,
+    "every": int,
+    "precision": str,
+    "threads": int,
+    "libraries": dict,
+    "indices": list,
+    "digests": list,
+    "tensors": list,
+}
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class Malformed(FedsimError):
+    """Bytes that are not a proof."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Proof:
+    """What a prover says of its training."""
+
+    subject: str  # in words: whose training of what
+    round: int  # 0: not in a federation
+    client: int
+    initial: Literal["random", "parent"]
+    parent: str  # digest of the weights that training began from
+    trace: Trace
+    threads: int
+    libraries: dict[str, str]  # name -> version
+    precision: str = "float32"  # of the checkpoints; float16 halves the size and blurs the verdict
+
+
+def to_bytes(proof: Proof) -> bytes:
+    """Write a proof: the same proof gives the same bytes."""
+    trace, number = proof.trace, PRECISIONS[proof.precision]
+    first = trace.checkpoints[0]
+    header = {
+        "version": VERSION,
+        "subject": proof.subject,
+        "round": proof.round,
+        "client": proof.client,
+        "initial": proof.initial,
+        "parent": proof.parent,
+        "learning_rate": float(trace.learning_rate),
+        "every": trace.every,
+        "precision": proof.precision,
+        "threads": proof.threads,
+        "libraries": proof.libraries,
+        "indices": [list(step) for step in trace.indices],
+        "digests": list(trace.digests),
+        "tensors": [[name, list(tensor.shape)] for name, tensor in first.items()],
+    }
+    text = canonical(header)
+    parts = [len(text).to_bytes(4, "little"), text]
+    for checkpoint in trace.checkpoints:
+        parts += [checkpoint[name].detach().cpu().numpy().astype(number).tobytes() for name in first]
+    return b"".join(parts)
+
+
+def from_bytes(content: bytes) -> Proof:
+    """Read a proof; whatever is not exactly one is Malformed, with the reason."""
+    header, start = read_header(content, _KEYS)
+    _check(header)
+    number = PRECISIONS[header["precision"]]
+    shapes = {name: tuple(shape) for name, shape in header["tensors"]}
+    size = sum(math.prod(shape) for shape in shapes.values())
+    steps = len(header["digests"])
+    checkpoints = 1 + -(-steps // header["every"])
+    expected = start + checkpoints * size * number.itemsize
+    if len(content) != expected:
+        raise Malformed(f"expected {expected} bytes for {checkpoints} checkpoints, got {len(content)}")
+    found = list[Weights]()
+    for _ in range(checkpoints):
+        weights = {}
+        for name, shape in shapes.items():
+            count = math.prod(shape)
+            values = np.frombuffer(content, number, count, start).astype(np.float32).reshape(shape)
+            weights[name] = torch.from_numpy(values)
+            start += count * number.itemsize
+        found.append(weights)
+    if not all(bool(torch.isfinite(tensor).all()) for weights in found for tensor in weights.values()):
+        raise Malformed("a checkpoint holds NaN or an infinity")
+    trace = Trace(
+        checkpoints=tuple(found),
+        every=header["every"],
+        learning_rate=header["learning_rate"],
+        indices=tuple(tuple(step) for step in header["indices"]),
+        digests=tuple(header["digests"]),
+    )
+    taken = ("subject", "round", "client", "initial", "parent", "threads", "libraries", "precision")
+    return Proof(trace=trace, **{key: header[key] for key in taken})
+
+
+def canonical(header: dict[str, Any]) -> bytes:
+    """Return the one way of writing a header."""
+    return json.dumps(header, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def read_header(content: bytes, keys: dict[str, type]) -> tuple[dict[str, Any], int]:
+    """Read a length and the canonical JSON of these keys and types; also return where it ends."""
+    if len(content) < 4:
+        raise Malformed(f"expected a header, got {len(content)} bytes")
+    length = int.from_bytes(content[:4], "little")
+    if length > len(content) - 4:
+        raise Malformed(f"a header of {length} bytes is declared, {len(content) - 4} are there")
+    text = content[4 : 4 + length]
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Malformed("the header is not JSON") from error
+    if not isinstance(header, dict) or header.keys() != keys.keys():
+        raise Malformed(f"expected a header with the keys {', '.join(sorted(keys))}")
+    for key, kind in keys.items():
+        if type(header[key]) is not kind:  # a bool is an int to isinstance
+            raise Malformed(f"{key}: expected {kind.__name__}, got {type(header[key]).__name__}")
+    try:
+        same = canonical(header) == text
+    except (ValueError, RecursionError) as error:
+        raise Malformed("the header cannot be written again") from error
+    if not same:
+        raise Malformed("the header is not in its canonical form")
+    return header, 4 + length
+
+
+def _check(header: dict[str, Any]) -> None:
+    """Refuse values that no proof has."""
+    version = header["version"]
+    _need(version == VERSION, f"version {version} is not known here (this reads {VERSION})")
+    _need(header["initial"] in ("random", "parent"), "initial: expected random or parent")
+    _need(bool(_DIGEST.fullmatch(header["parent"])), "parent: expected a SHA-256")
+    _need(0 < header["learning_rate"] < math.inf, "learning_rate: expected a positive number")
+    _need(0 < header["every"] <= MOST_STEPS, "every: expected a positive number")
+    _need(header["threads"] > 0 and header["round"] >= 0 and header["client"] >= 0, "negative numbers")
+    _need(header["precision"] in PRECISIONS, "precision: expected float32 or float16")
+    _need(
+        all(isinstance(key, str) and isinstance(value, str) for key, value in header["libraries"].items()),
+        "libraries: expected names and versions",
+    )
+    digests, indices, tensors = header["digests"], header["indices"], header["tensors"]
+    _need(0 < len(digests) <= MOST_STEPS, "digests: expected one for each step")
+    _need(all(isinstance(d, str) and _DIGEST.fullmatch(d) for d in digests), "digests: expected SHA-256")
+    _need(len(indices) == len(digests), "indices: expected a list for each step")
+    _need(
+        all(isinstance(step, list) and all(map(_whole, step)) for step in indices),
+        "indices: expected numbers",
+    )
+    _need(
+        bool(tensors) and all(isinstance(t, list) and len(t) == 2 and isinstance(t[0], str) for t in tensors),
+        "tensors: expected names and shapes",
+    )
+    shapes = [shape for _, shape in tensors]
+    _need(
+        all(isinstance(shape, list) and len(shape) <= 8 and all(map(_whole, shape)) for shape in shapes),
+        "tensors: expected shapes",
+    )
+    _need(len({name for name, _ in tensors}) == len(tensors), "tensors: a name is there twice")
+
+
+def _whole(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**40
+
+
+def _need(holds: bool, words: str) -> None:
+    if not holds:
+        raise Malformed(words)
