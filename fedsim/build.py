@@ -24,7 +24,7 @@ from fedsim.data.partition import partition
 from fedsim.errors import FedsimError
 from fedsim.experiment import Experiment
 from fedsim.federation import Federation, round_half_up
-from fedsim.interfaces import Attack, Audit, Behaviour, Defense, Metric
+from fedsim.interfaces import Attack, Audit, Behaviour, CentralTraining, Defense, Metric
 from fedsim.models.batch_norm import set_batch_norm
 from fedsim.randomness import derived_seed, generator
 from fedsim.runfolder import PARTITION_FILE, read_tensors, write_tensors
@@ -36,6 +36,12 @@ Kind = TypeVar("Kind")
 def compose(overrides: Sequence[str] = ()) -> DictConfig:
     """Compose a config as the command line would, for tests and notebooks."""
     return plain(_compose(overrides))
+
+
+def compose_with_folder(overrides: Sequence[str]) -> tuple[DictConfig, Path]:
+    """Compose a config, and return the folder that its results go to as well."""
+    composed = _compose(overrides)
+    return plain(composed), Path(composed.hydra.run.dir)
 
 
 def compose_replay(config_text: str, overrides: Sequence[str]) -> tuple[DictConfig, Path]:
@@ -93,7 +99,7 @@ def _make_paths_absolute(node: DictConfig) -> None:
     for key, value in node.items():
         if isinstance(value, DictConfig):
             _make_paths_absolute(value)
-        elif key in ("root", "path", "checkpoint") and isinstance(value, str):
+        elif key in ("root", "path", "checkpoint", "keys") and isinstance(value, str):
             node[key] = str(Path(value).expanduser().resolve())
 
 
@@ -135,6 +141,38 @@ def experiment(config: DictConfig) -> Experiment:
             threads=config.threads,
         )
     )
+
+
+def central_training(config: DictConfig, folder: Path) -> tuple[Audit, CentralTraining]:
+    """Build what `prove`, `verify` and `calibrate` work with."""
+    _check_top_level(config)
+    data, proof = _dataset(OmegaConf.to_yaml(config.data)), config.proof
+    for key in ("steps", "batch_size"):
+        if not isinstance(proof[key], int) or proof[key] < 1:
+            raise FedsimError(f"proof.{key}: expected a whole number of at least 1, got {proof[key]!r}")
+    if not isinstance(proof.learning_rate, int | float) or not proof.learning_rate > 0:
+        raise FedsimError(f"proof.learning_rate: expected a positive number, got {proof.learning_rate!r}")
+
+    def fresh(number: int) -> nn.Module:
+        return _model(config, data.task, seed=derived_seed(config.seed, "fresh", number))
+
+    training = CentralTraining(
+        fresh=fresh,
+        train=data.train,
+        num_classes=data.task.num_classes,
+        steps=proof.steps,
+        batch_size=proof.batch_size,
+        learning_rate=float(proof.learning_rate),
+        seed=config.seed,
+        keys=None if proof["keys"] is None else Path(proof["keys"]),
+        threads=config.threads,
+        folder=folder,
+        study=tuple(proof.study),
+        intervals=tuple(proof.intervals),
+    )
+    if not config.audit:
+        raise FedsimError("audit=none proves nothing. Remedy: audit=proof_of_learning.")
+    return _of_type(_instantiate(config.audit, "audit"), Audit, "audit"), training
 
 
 def prepare_clients(config_text: str, folder: Path) -> Callable[[], ClientSetup]:
@@ -188,12 +226,12 @@ def _federation(config: DictConfig) -> Federation:
     return _of_type(_instantiate(config.federation, "federation"), Federation, "federation")
 
 
-def _model(config: DictConfig, task: Task) -> nn.Module:
+def _model(config: DictConfig, task: Task, seed: int | None = None) -> nn.Module:
     """Build the model with its seeded initialisation, or the weights of model.checkpoint."""
     node = OmegaConf.create({key: value for key, value in config.model.items() if key != "checkpoint"})
     assert isinstance(node, DictConfig)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derived_seed(config.seed, "model"))
+        torch.manual_seed(derived_seed(config.seed, "model") if seed is None else seed)
         model = _instantiate(node, "model", task)
     model = _of_type(model, nn.Module, "model").eval()
     try:

@@ -22,6 +22,10 @@ fedsim: a federated-learning attack laboratory.
   fedsim compare attack=[...] defense=[...] [seeds=N] [jobs=N] [into=DIR] [KEY=VALUE ...]
                                       every attack against every defence; run again, only what is missing runs
   fedsim replay RUN [attack=... ...]  attack an earlier run's saved observations again, without training
+  fedsim prove [KEY=VALUE ...]        train outside of a federation, with a sealed proof of learning
+  fedsim verify PROOF [KEY=VALUE ...] judge such a proof: exit status 0 accepted, 1 rejected, 2 malformed
+  fedsim calibrate [KEY=VALUE ...]    measure what tells honest recomputation from a lie, on this machine
+  fedsim keys DIR                     make the keys of a prover and of a verifier
   fedsim --version | --help
 
 Keys are Hydra overrides of conf/config.yaml, for example:
@@ -47,6 +51,10 @@ def main() -> None:
         "report": _report,
         "replay": _replay,
         "compare": _compare,
+        "prove": _prove,
+        "verify": _verify,
+        "calibrate": _calibrate,
+        "keys": _keys,
     }
     try:
         if first in ("-h", "--help", "help"):
@@ -57,8 +65,7 @@ def main() -> None:
             commands[first](arguments[1:])
         elif first and not first.startswith("-") and "=" not in first and not first.startswith(("~", "+")):
             raise FedsimError(
-                f"unknown command {first!r}: expected list, report, replay, compare or KEY=VALUE. "
-                "See fedsim --help."
+                f"unknown command {first!r}: expected {', '.join(commands)} or KEY=VALUE. See fedsim --help."
             )
         else:
             _experiment()
@@ -213,6 +220,68 @@ def _compare(arguments: Sequence[str]) -> None:
     print(folder)
     if problems:
         sys.exit(1)
+
+
+def _prove(arguments: Sequence[str]) -> None:
+    audit, training = _central(arguments)
+    path = audit.prove_training(training)
+    print(f"proof: {path.stat().st_size:,} bytes")
+    print(path.resolve())
+
+
+def _verify(arguments: Sequence[str]) -> None:
+    if not arguments or "=" in arguments[0]:
+        raise FedsimError("expected a proof first: fedsim verify PROOF data=... model=... proof.keys=DIR")
+    audit, training = _central(arguments[1:])
+    verdict = audit.verify_file(Path(arguments[0]), training)
+    cost = f"{verdict.recomputed} of {verdict.steps} steps done again in {verdict.seconds:.2f} s"
+    if verdict.accepted:
+        print(f"accepted: {cost}, largest distance {verdict.distance:.3g} of at most {verdict.limit:.3g}")
+        return
+    place = "" if verdict.step is None else f", step {verdict.step}"
+    print(f"rejected: {verdict.check}{place}: {verdict.reason}")
+    sys.exit(2 if verdict.check == "form" else 1)
+
+
+def _calibrate(arguments: Sequence[str]) -> None:
+    from dataclasses import asdict
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedsim.runfolder import csv_text, write_text
+
+    audit, training = _central(arguments)
+    findings = [asdict(finding) for finding in audit.calibrate(training)]
+    table = Table(*findings[0])
+    for finding in findings:
+        table.add_row(*(f"{v:.3g}" if isinstance(v, float) else str(v) for v in finding.values()))
+    Console(width=100).print(table)
+    path = training.folder / "calibration.csv"
+    write_text(path, csv_text([list(findings[0]), *([str(v) for v in f.values()] for f in findings)]))
+    print(path.resolve())
+
+
+def _keys(arguments: Sequence[str]) -> None:
+    if len(arguments) != 1 or "=" in arguments[0]:
+        raise FedsimError("expected a folder: fedsim keys DIR")
+    audit, _ = _central(())
+    audit.make_keys(Path(arguments[0]))
+    print(
+        f"prover: keep prover.secret, give prover.public away; verifier likewise\n{Path(arguments[0]).resolve()}"
+    )
+
+
+def _central(arguments: Sequence[str]) -> Any:
+    """Build what the commands around proofs work with, from Hydra overrides."""
+    import torch
+
+    from fedsim import build
+
+    chosen = [] if any(a.startswith("audit=") for a in arguments) else ["audit=proof_of_learning"]
+    config, folder = build.compose_with_folder([*chosen, "name=proof", *arguments])
+    torch.set_num_threads(config.threads)
+    return build.central_training(config, folder)
 
 
 def _announce(folder: "RunFolder", last_line: bool) -> None:

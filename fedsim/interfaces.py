@@ -6,6 +6,7 @@ from pathlib import Path
 
 from torch import Generator, Tensor, nn
 
+from fedsim.data.images import Images
 from fedsim.federation import Federation
 from fedsim.training import Batch, Claim, LocalWork, honest
 from fedsim.types import Kind, KnownDefense, Observation, Reconstruction, Score, Task, Truth, Verdict, Weights
@@ -108,6 +109,34 @@ class Submission:
     folder: Path  # where proofs may be kept
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CentralTraining:
+    """A training outside of a federation, to be proved, verified or studied."""
+
+    fresh: Callable[[int], nn.Module]  # models of random initialisations
+    train: Images
+    num_classes: int
+    steps: int
+    batch_size: int
+    learning_rate: float
+    seed: int
+    keys: Path | None  # a folder of key files; None: keys that follow from the seed
+    threads: int
+    folder: Path  # for what is written
+    study: tuple[str, ...]  # what a calibration looks at
+    intervals: tuple[int, ...]  # between checkpoints, to calibrate for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One figure of a calibration."""
+
+    study: str
+    case: str
+    figure: str
+    value: float
+
+
 class Audit:
     """A server that has clients prove their work. One object serves both sides of a simulation."""
 
@@ -120,4 +149,20 @@ class Audit:
 
     def examine(self, submission: Submission) -> Verdict:
         """Judge a reply by its proof. Never raises: whatever is wrong with it is the verdict."""
+        raise NotImplementedError
+
+    def make_keys(self, folder: Path) -> None:
+        """Write a prover's and a verifier's key pairs."""
+        raise NotImplementedError
+
+    def prove_training(self, training: CentralTraining) -> Path:
+        """Train, and return the file that proves it."""
+        raise NotImplementedError
+
+    def verify_file(self, path: Path, training: CentralTraining) -> Verdict:
+        """Judge such a file."""
+        raise NotImplementedError
+
+    def calibrate(self, training: CentralTraining) -> Sequence[Finding]:
+        """Measure what tells honest recomputation from a lie, on this machine."""
         raise NotImplementedError

@@ -8,18 +8,20 @@ import json
 import math
 import re
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from fedsim.errors import FedsimError
-from fedsim.training import Trace
+from fedsim.training import Trace, tensors_digest
 from fedsim.types import Weights
 
 VERSION = 1
 PRECISIONS: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}
 MOST_STEPS = 10_000_000
+LIBRARIES = ("torch", "numpy", "fedsim")
 _KEYS = {
     "version": int,
     "subject": str,
@@ -56,6 +58,22 @@ class Proof:
     threads: int
     libraries: dict[str, str]  # name -> version
     precision: str = "float32"  # of the checkpoints; float16 halves the size and blurs the verdict
+
+
+def proof_of(
+    trace: Trace, *, subject: str, round: int = 0, client: int = 0, initial: str = "parent"
+) -> Proof:
+    """Return the proof that a trace makes, on this machine."""
+    return Proof(
+        subject=subject,
+        round=round,
+        client=client,
+        initial="random" if initial == "random" else "parent",
+        parent=tensors_digest(trace.checkpoints[0]),
+        trace=trace,
+        threads=torch.get_num_threads(),
+        libraries={name: version(name) for name in LIBRARIES},
+    )
 
 
 def to_bytes(proof: Proof) -> bytes:

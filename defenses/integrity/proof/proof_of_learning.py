@@ -3,24 +3,20 @@
 Paper: Jia et al., Proof-of-Learning: Definitions and Practice (S&P 2021).
 """
 
-from importlib.metadata import version
 from pathlib import Path
 
-import torch
-
-from defenses.integrity.proof import ledger
+from defenses.integrity.proof import calibrate, central, ledger
 from defenses.integrity.proof.distances import DISTANCES
-from defenses.integrity.proof.proof import Proof, to_bytes
+from defenses.integrity.proof.proof import proof_of, to_bytes
 from defenses.integrity.proof.seal import reading_key, seal, signing_key
 from defenses.integrity.proof.verify import Expected, Thoroughness, verify
 from fedsim.errors import FedsimError
-from fedsim.interfaces import Audit, Submission
+from fedsim.interfaces import Audit, CentralTraining, Finding, Submission
 from fedsim.randomness import generator
-from fedsim.training import Claim, Trace, tensors_digest
+from fedsim.training import Claim
 from fedsim.types import Verdict
 
 LEDGER = "ledger.jsonl"
-LIBRARIES = ("torch", "numpy", "fedsim")
 
 
 class ProofOfLearning(Audit):
@@ -81,28 +77,35 @@ class ProofOfLearning(Audit):
             steps=submission.steps,
         )
         challenge = generator(seed, "challenge", round, client)  # the clients do not know the server's seed
-        return verify(submission.proof, expected, self.how, submission.reveal, challenge)
+        return verify(
+            submission.proof,
+            expected,
+            self.how,
+            lambda steps, _: submission.reveal(steps),
+            challenge,
+        )
+
+    def make_keys(self, folder: Path) -> None:
+        """Write a prover's and a verifier's key pairs."""
+        central.make_keys(folder)
+
+    def prove_training(self, training: CentralTraining) -> Path:
+        """Train, and return the file that proves it."""
+        return central.prove_training(training, self.every)
+
+    def verify_file(self, path: Path, training: CentralTraining) -> Verdict:
+        """Judge such a file."""
+        pinned = training.learning_rate if self.pin_learning_rate else None
+        return central.verify_file(path, training, self.how, pinned)
+
+    def calibrate(self, training: CentralTraining) -> list[Finding]:
+        """Measure what tells honest recomputation from a lie, on this machine."""
+        return calibrate.calibrate(training, self.how.distance)
 
     def _keep(self, submission: Submission) -> None:
         folder = submission.folder / "proofs"
         ledger.append(folder / LEDGER, submission.proof, round=submission.round, client=submission.client)
         _write(folder / f"round_{submission.round}.client_{submission.client}.proof", submission.proof)
-
-
-def proof_of(
-    trace: Trace, *, subject: str, round: int = 0, client: int = 0, initial: str = "parent"
-) -> Proof:
-    """Return the proof that a trace makes, on this machine."""
-    return Proof(
-        subject=subject,
-        round=round,
-        client=client,
-        initial="random" if initial == "random" else "parent",
-        parent=tensors_digest(trace.checkpoints[0]),
-        trace=trace,
-        threads=torch.get_num_threads(),
-        libraries={name: version(name) for name in LIBRARIES},
-    )
 
 
 def _write(path: Path, content: bytes) -> None:

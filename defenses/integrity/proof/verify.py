@@ -22,6 +22,8 @@ from fedsim.errors import FedsimError, in_words
 from fedsim.training import Batch, Trace, batch_digest, load_weights, sgd_step, tensors_digest, weights_of
 from fedsim.types import Verdict, Weights, form_problem
 
+Reveal = Callable[[Sequence[int], Sequence[tuple[int, ...]]], Sequence[Batch]]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Thoroughness:
@@ -62,12 +64,13 @@ def verify(
     sealed: bytes,
     expected: Expected,
     how: Thoroughness,
-    reveal: Callable[[Sequence[int]], Sequence[Batch]],
+    reveal: Reveal,
     challenge: Generator,
 ) -> Verdict:
     """Judge a sealed proof; never raises for what a prover sent.
 
-    `reveal` asks for the batches of the chosen steps only; `challenge` must be unknown to the prover.
+    `reveal` asks for the batches of the chosen steps only, by their numbers and the proof's indices;
+    `challenge` must be unknown to the prover.
     """
     started, work = time.perf_counter(), Work()
     verdict = Verdict(
@@ -139,7 +142,7 @@ def _check_steps(
     trace: Trace,
     model: nn.Module,
     how: Thoroughness,
-    reveal: Callable[[Sequence[int]], Sequence[Batch]],
+    reveal: Reveal,
     challenge: Generator,
     work: Work,
 ) -> None:
@@ -148,7 +151,7 @@ def _check_steps(
     for place in places:
         span = trace.span(place)
         try:
-            batches = list(reveal(list(span)))
+            batches = list(reveal(list(span), [trace.indices[step] for step in span]))
         except FedsimError as error:
             raise Rejected("data", f"the batches were not shown: {in_words(error)}", span[0]) from error
         if len(batches) != len(span):

@@ -1,0 +1,151 @@
+"""Proofs of trainings outside of a federation: keys in files, batches by their indices in a data set."""
+
+import os
+from pathlib import Path
+
+import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from torch import Tensor
+
+from defenses.integrity.proof.proof import proof_of, to_bytes
+from defenses.integrity.proof.seal import reading_key, seal, signing_key
+from defenses.integrity.proof.verify import Expected, Reveal, Thoroughness, verify
+from fedsim.errors import FedsimError
+from fedsim.interfaces import CentralTraining
+from fedsim.randomness import generator
+from fedsim.training import Batch, Trace, batch_digest, sgd_step, weights_of
+from fedsim.types import Verdict
+
+FILE = "training.proof"
+LARGEST = 16 * 2**30  # bytes of a proof that is read at all
+KEYS = ("prover.secret", "prover.public", "verifier.secret", "verifier.public")
+
+
+def prove_training(training: CentralTraining, every: int) -> Path:
+    """Train from a random initialisation and write the sealed proof of it."""
+    trace = train_centrally(training, every)
+    signer, reader = _prover_keys(training)
+    subject = f"{training.steps} steps on batches of {training.batch_size}"
+    path = training.folder / FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(seal(to_bytes(proof_of(trace, subject=subject, initial="random")), signer, reader))
+    return path
+
+
+def verify_file(
+    path: Path, training: CentralTraining, how: Thoroughness, learning_rate: float | None
+) -> Verdict:
+    """Judge a file by what the verifier has: its key, the prover's public key, the model and the data."""
+    if not path.is_file():
+        raise FedsimError(f"no such file: {path}")
+    if (size := path.stat().st_size) > LARGEST:
+        raise FedsimError(f"{path}: {size} bytes are more than the {LARGEST} that are read at all")
+    signer, reader = _verifier_keys(training)
+    expected = Expected(
+        model=training.fresh(0),
+        signer=signer,
+        reader=reader,
+        fresh=lambda number: weights_of(training.fresh(number + 1)),
+        learning_rate=learning_rate,
+    )
+    epoch = max(1, len(training.train.labels) // training.batch_size)
+    how = Thoroughness(top=how.top, random=how.random, delta=how.delta, distance=how.distance, epoch=epoch)
+    challenge = torch.Generator()
+    challenge.seed()  # of the machine's own chance: nobody can know it beforehand
+    return verify(path.read_bytes(), expected, how, batches_at(training), challenge)
+
+
+def train_centrally(training: CentralTraining, every: int, number: int = 0) -> Trace:
+    """Train the `number`-th model on the `number`-th order of batches, and record the way."""
+    model = training.fresh(number)
+    checkpoints, digests, indices = [weights_of(model)], list[str](), list[tuple[int, ...]]()
+    for step in range(training.steps):
+        chosen = central_indices(training, step, number)
+        batch = batch_at(training, chosen)
+        sgd_step(model, batch, training.learning_rate)
+        digests.append(batch_digest(batch))
+        indices.append(tuple(chosen.tolist()))
+        if (step + 1) % every == 0 or step + 1 == training.steps:
+            checkpoints.append(weights_of(model))
+    return Trace(
+        checkpoints=tuple(checkpoints),
+        every=every,
+        learning_rate=training.learning_rate,
+        indices=tuple(indices),
+        digests=tuple(digests),
+    )
+
+
+def central_indices(training: CentralTraining, step: int, number: int = 0) -> Tensor:
+    """Return a step's examples: epochs in random order."""
+    total = len(training.train.labels)
+    size = min(training.batch_size, total)
+    epoch, place = divmod(step, total // size)
+    order = torch.randperm(total, generator=generator(training.seed, "central", number, epoch))
+    return order[place * size : (place + 1) * size]
+
+
+def batch_at(training: CentralTraining, indices: Tensor) -> Batch:
+    """Return the examples at these indices."""
+    return Batch(images=training.train.batch(indices), labels=training.train.labels[indices])
+
+
+def batches_at(training: CentralTraining) -> Reveal:
+    """Return what shows a verifier the batches that a proof names."""
+    total = len(training.train.labels)
+
+    def reveal(steps: object, indices: object) -> list[Batch]:
+        found = list[Batch]()
+        for step in indices:  # type: ignore[attr-defined]
+            if not step or max(step) >= total:
+                raise FedsimError(f"the proof names an example that the data of {total} does not have")
+            found.append(batch_at(training, torch.tensor(step)))
+        return found
+
+    return reveal
+
+
+def make_keys(folder: Path) -> None:
+    """Write two fresh key pairs; secrets are readable by their owner alone."""
+    prover, verifier = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
+    content = {
+        "prover.secret": prover.private_bytes_raw(),
+        "prover.public": prover.public_key().public_bytes_raw(),
+        "verifier.secret": verifier.private_bytes_raw(),
+        "verifier.public": verifier.public_key().public_bytes_raw(),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    if taken := [name for name in content if (folder / name).exists()]:
+        raise FedsimError(
+            f"{folder / taken[0]} is there already. Remedy: another folder: keys are never replaced."
+        )
+    for name, key in content.items():
+        mode = 0o600 if name.endswith("secret") else 0o644
+        with os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
+            file.write(key.hex() + "\n")
+
+
+def _prover_keys(training: CentralTraining) -> tuple[Ed25519PrivateKey, X25519PublicKey]:
+    if training.keys is None:
+        return signing_key(training.seed, "central"), reading_key(training.seed).public_key()
+    secret, public = _key(training.keys, "prover.secret"), _key(training.keys, "verifier.public")
+    return Ed25519PrivateKey.from_private_bytes(secret), X25519PublicKey.from_public_bytes(public)
+
+
+def _verifier_keys(training: CentralTraining) -> tuple[Ed25519PublicKey, X25519PrivateKey]:
+    if training.keys is None:
+        return signing_key(training.seed, "central").public_key(), reading_key(training.seed)
+    public, secret = _key(training.keys, "prover.public"), _key(training.keys, "verifier.secret")
+    return Ed25519PublicKey.from_public_bytes(public), X25519PrivateKey.from_private_bytes(secret)
+
+
+def _key(folder: Path, name: str) -> bytes:
+    try:
+        key = bytes.fromhex((folder / name).read_text(encoding="ascii").strip())
+    except (OSError, ValueError) as error:
+        words = f"{folder / name}: expected a key of 64 hex digits ({error}). Remedy: fedsim keys DIR."
+        raise FedsimError(words) from error
+    if len(key) != 32:
+        raise FedsimError(f"{folder / name}: expected a key of 64 hex digits, got {2 * len(key)}")
+    return key
