@@ -267,9 +267,8 @@ def _keys(arguments: Sequence[str]) -> None:
         raise FedsimError("expected a folder: fedsim keys DIR")
     audit, _ = _central(())
     audit.make_keys(Path(arguments[0]))
-    print(
-        f"prover: keep prover.secret, give prover.public away; verifier likewise\n{Path(arguments[0]).resolve()}"
-    )
+    print("each keeps its .secret and gives its .public to the other")
+    print(Path(arguments[0]).resolve())
 
 
 def _central(arguments: Sequence[str]) -> Any:

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
@@ -159,7 +160,7 @@ def tensors_digest(tensors: Weights) -> str:
     """Return the SHA-256 of named tensors, in their order."""
     digest = hashlib.sha256()
     for name, tensor in tensors.items():
-        values = tensor.detach().cpu().contiguous().numpy()
+        values = np.ascontiguousarray(tensor.detach().cpu().numpy())
         digest.update(f"{name} {values.dtype.str} {values.shape} ".encode())
-        digest.update(values.tobytes())
+        digest.update(values.data)  # no copy
     return digest.hexdigest()

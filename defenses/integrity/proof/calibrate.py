@@ -5,6 +5,7 @@ Paper: Jia et al., Proof-of-Learning: Definitions and Practice (S&P 2021): table
 """
 
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -186,8 +187,12 @@ def _threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _plain_kernels() -> Any:
-    return torch.backends.mkldnn.flags(enabled=False)
+@contextmanager
+def _plain_kernels() -> Iterator[None]:
+    with warnings.catch_warnings():  # on GPUs that are not here
+        warnings.simplefilter("ignore")
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
 
 
 def _bfloat16() -> Any:
