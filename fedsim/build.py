@@ -170,9 +170,10 @@ def central_training(config: DictConfig, folder: Path) -> tuple[Audit, CentralTr
         study=tuple(proof.study),
         intervals=tuple(proof.intervals),
     )
-    if not config.audit:
+    audit = _of_type(_instantiate(config.audit, "audit"), Audit, "audit")
+    if not audit.wanted:
         raise FedsimError("audit=none proves nothing. Remedy: audit=proof_of_learning.")
-    return _of_type(_instantiate(config.audit, "audit"), Audit, "audit"), training
+    return audit, training
 
 
 def prepare_clients(config_text: str, folder: Path) -> Callable[[], ClientSetup]:
@@ -294,15 +295,15 @@ def _by_the_rules(config: DictConfig, defenses: Sequence[Defense]) -> tuple[Dict
 
 def _audit(config: DictConfig, rules: Federation, defenses: Sequence[Defense]) -> Audit | None:
     """Build the audit, and refuse federations whose replies a trace cannot explain."""
-    node = OmegaConf.to_container(config.audit) if config.audit else None
-    if not node:
+    audit = _of_type(_instantiate(config.audit, "audit"), Audit, "audit")
+    if not audit.wanted:
         return None
     if rules.mode != "fedavg" or defenses:
         raise FedsimError(
             "audit: a trace of plain local steps must end in the update that is sent. "
             "Remedy: federation=fedavg and defense=[], or audit=none."
         )
-    return _of_type(_instantiate(config.audit, "audit"), Audit, "audit")
+    return audit
 
 
 def _cheats(config: DictConfig, rules: Federation) -> tuple[tuple[str, ...], tuple[Behaviour, ...]]:

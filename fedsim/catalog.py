@@ -11,7 +11,18 @@ import yaml
 
 from fedsim.errors import FedsimError
 
-GROUPS = ("attack", "defense", "data", "model", "federation", "engine", "metric", "experiment")
+GROUPS = (
+    "attack",
+    "defense",
+    "client",
+    "audit",
+    "data",
+    "model",
+    "federation",
+    "engine",
+    "metric",
+    "experiment",
+)
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,8 @@ def client_app(setup: Callable[[], ClientSetup], keep_truth: Callable[[Truth], N
                 raise FedsimError(f"a defence changed the form of the reply: {problem}")
             reply.content["arrays"] = encode(weights)
             masked = any(defense.sums_replies for defense in made.defenses)  # masks leave no zero to skip
-            size = dense_bytes(weights) if masked else wire_bytes(weights, bits)
+            sparse = any(defense.sparse for defense in made.defenses)
+            size = dense_bytes(weights) if masked else wire_bytes(weights, bits, sparse=sparse)
             reply.content["size"] = MetricRecord({"bytes": size})
         return reply
 

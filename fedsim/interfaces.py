@@ -44,6 +44,7 @@ class Defense:
     """A cautious client: overrides the hook that it changes. Order of a list is order of action."""
 
     bits: float | None = None  # of each number after this defence; None: as many as before it
+    sparse: bool = False  # zeros after this defence are worth leaving out on the wire
     keeps_rest: bool = False  # error feedback: what on_reply takes away is added to the client's next reply
     sums_replies: bool = False  # the server gets only the sum over a round's clients
 
@@ -140,6 +141,7 @@ class Finding:
 class Audit:
     """A server that has clients prove their work. One object serves both sides of a simulation."""
 
+    wanted: bool = True  # False: there is none
     every: int = 1  # steps between the checkpoints of a trace
     rejected_weight: float = 0.0  # of a rejected reply in the mean: 0 leaves it out
 

@@ -13,11 +13,12 @@ def dense_bytes(reply: Weights) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in reply.values())
 
 
-def wire_bytes(reply: Weights, bits: float = FLOAT) -> int:
-    """Return the bytes of a reply whose numbers take so many bits each, every tensor in its best encoding."""
+def wire_bytes(reply: Weights, bits: float = FLOAT, *, sparse: bool = True) -> int:
+    """Return the bytes of a reply whose numbers take so many bits each; sparse: zeros left out if it pays."""
     total = 0.0
     for tensor in reply.values():
         size, kept = tensor.numel(), int(tensor.count_nonzero())
         place = max(1, math.ceil(math.log2(max(2, size))))
-        total += min(size * bits, kept * (bits + place), size + kept * bits) + (SCALE if bits < 16 else 0)
+        best = min(size * bits, kept * (bits + place), size + kept * bits) if sparse else size * bits
+        total += best + (SCALE if bits < 16 else 0)
     return math.ceil(total / 8)

@@ -11,6 +11,8 @@ from fedsim.types import Kind, KnownDefense, Weights
 class NoBias(Defense):
     """Keeps the last layer's bias gradient or update back: zeros are sent, and it is never trained."""
 
+    sparse = True
+
     def on_reply(self, reply: Weights, kind: Kind, generator: Generator) -> Weights:
         """Send zeros for the last bias."""
         last = list(reply)[-1]

@@ -19,6 +19,8 @@ METHODS = ("qsgd", "sign", "float16", "bfloat16")
 class Quantize(Defense):
     """Rounds every number: at random to a few levels (QSGD), to its sign, or to a 16-bit float."""
 
+    sparse = True
+
     def __init__(self, *, method: str = "qsgd", levels: int = 16, error_feedback: bool = False) -> None:
         """Set the method; levels: of QSGD, between zero and a tensor's norm.
 

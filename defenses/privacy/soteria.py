@@ -16,6 +16,8 @@ from fedsim.types import KnownDefense, Weights
 class Soteria(Defense):
     """Sets the last layer's weight gradient to zero for a share of features: those that give most away."""
 
+    sparse = True
+
     def __init__(self, *, rate: float = 0.4) -> None:
         """Set the share of features."""
         if not 0 <= rate < 1:

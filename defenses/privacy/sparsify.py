@@ -17,6 +17,8 @@ SCOPES = ("tensor", "model")
 class Sparsify(Defense):
     """Sets a share of `rate` of the entries to zero: the smallest by magnitude, or any."""
 
+    sparse = True
+
     def __init__(
         self,
         *,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedsim.metrics.image_matching import match_to_truth, peak_signal_to_noise
 from fedsim.metrics.lpips import perceptual_distance
+from fedsim.report import audit
 from fedsim.report.figures import (
     accuracy_figure,
     confusion_figure,
@@ -46,6 +47,11 @@ def write_report(folder: RunFolder) -> Path:
         figures["accuracy"] = accuracy_figure(history)
     if len({row.round for row in scored}) > 1 and (means := _means_by_round(scored)):
         figures["scores"] = scores_figure(means)
+    verdicts, cheats = folder.verdicts(), folder.cheats()
+    if verdicts:
+        figures["verdicts"] = audit.verdicts_figure(verdicts, cheats)
+        if distances := audit.distances_figure(verdicts, cheats):
+            figures["distances"] = distances
     pictures, picture_titles = _picture_figures(folder)
     figures |= pictures
     figures |= _label_figures(folder)
@@ -57,6 +63,12 @@ def write_report(folder: RunFolder) -> Path:
         summary=summary,
         threat=threat_model(config),
         lines=metric_lines(scored),
+        rates=audit.rates(verdicts, cheats),
+        reasons=audit.reasons(verdicts, cheats),
+        verdicts=len(verdicts),
+        recomputed=sum(verdict.recomputed for verdict in verdicts),
+        claimed=sum(verdict.steps for verdict in verdicts),
+        proof_bytes=sum(verdict.bytes for verdict in verdicts),
         accuracy=history[-1].accuracy if history else None,
         picture_titles=picture_titles,
         label_figures=[name for name in figures if name.startswith("labels")],
@@ -84,11 +96,32 @@ def threat_model(config: dict[str, Any]) -> str:
     untold = ("learning_rate", "local_steps") if rules["mode"] == "fedsgd" else ()  # a gradient has neither
     told = ", ".join(TOLD[name] for name in rules["disclose"] if name not in untold) or "nothing else"
     defenses = ", then ".join(config["defense"]) if config["defense"] else "no defence"
+    cheating = ", ".join(
+        f"{name} ({node['share']:.0%} of them)" for name, node in (config.get("client") or {}).items()
+    )
     norm = ", BatchNorm on the private batch's statistics" if rules.get("batch_norm") == "train" else ""
     if "secure_aggregation" in (config["defense"] or {}):
         defenses += ", so that the server sees only the exact sum over a round's clients"
     known = "which it knows" if config.get("threat", {}).get("knows_defense") else "which it was not told of"
     defenses += f" ({known})" if config["defense"] else ""
+    audited = choices.get("audit", "none") != "none"
+    if cheating or audited:
+        start = (
+            f"A server trains {choices['model']} on {choices['data']} with {clients} for {rounds}; each is "
+            f"to answer with {reply}. Cheats among the clients: {cheating or 'none'}. "
+        )
+        if audited:
+            rule = config["audit"]
+            start += (
+                "Every update comes with a sealed proof of learning; the server does the "
+                f"{rule['top']} largest and {rule['random']} random intervals of {rule['every']} steps "
+                f"again, and gives a rejected update the weight {rule['rejected_weight']:g}."
+            )
+        else:
+            start += "Nobody looks."
+        return (
+            start if choices["attack"] == "none" else f"{start} The server attacks with {choices['attack']}."
+        )
     return (
         f"A malicious server trains {choices['model']} on {choices['data']} with {clients} for {rounds}; "
         f"each client answers with {reply}{norm}, behind {defenses}, and discloses {told}; "

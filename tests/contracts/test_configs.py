@@ -56,7 +56,7 @@ EVERY = [(group, name) for group in GROUPS if group != "experiment" for name in 
 def test_yaml_names_every_argument_with_its_default(group: str, name: str) -> None:
     config = load(group, name)
     signature = inspect.signature(target(config))
-    given = {key: value for key, value in config.items() if key not in ("_target_", "checkpoint")}
+    given = {key: value for key, value in config.items() if key not in ("_target_", "checkpoint", "share")}
     expected = [parameter for parameter in signature.parameters if parameter != "task"]
     assert list(given) == expected
     for key, parameter in signature.parameters.items():
@@ -70,7 +70,7 @@ def test_yaml_names_every_argument_with_its_default(group: str, name: str) -> No
             assert (tuple(value) if isinstance(value, list) else value) == default, key
 
 
-@pytest.mark.parametrize("group", ["defense", "metric"])
+@pytest.mark.parametrize("group", ["defense", "client", "metric"])
 def test_groups_that_compose_put_each_member_under_its_name(group: str) -> None:
     for name in names(group):
         text = (CONF / group / f"{name}.yaml").read_text()

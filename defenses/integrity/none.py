@@ -1,0 +1,9 @@
+"""No audit: every reply counts."""
+
+from fedsim.interfaces import Audit
+
+
+class NoAudit(Audit):
+    """Nobody is asked for a proof."""
+
+    wanted = False
