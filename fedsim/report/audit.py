@@ -75,7 +75,7 @@ def verdicts_figure(verdicts: Sequence[Verdict], cheats: Mapping[int, str]) -> F
     for verdict in verdicts:
         place = clients.index(verdict.client), rounds.index(verdict.round)
         table[place] = list(KINDS).index(kind_of(verdict, cheats))
-    size = (min(9.0, 2.8 + 0.3 * len(rounds)), min(8.0, 1.3 + 0.22 * len(clients)))
+    size = (min(6.4, 2.8 + 0.25 * len(rounds)), min(8.0, 1.3 + 0.24 * len(clients)))
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
     axes.imshow(table, cmap=ListedColormap(list(KINDS.values())), vmin=-0.5, vmax=3.5, aspect="auto")

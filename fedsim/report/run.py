@@ -97,7 +97,7 @@ def threat_model(config: dict[str, Any]) -> str:
     told = ", ".join(TOLD[name] for name in rules["disclose"] if name not in untold) or "nothing else"
     defenses = ", then ".join(config["defense"]) if config["defense"] else "no defence"
     cheating = ", ".join(
-        f"{name} ({node['share']:.0%} of them)" for name, node in (config.get("client") or {}).items()
+        f"{name} ({100 * node['share']:g} % of them)" for name, node in (config.get("client") or {}).items()
     )
     norm = ", BatchNorm on the private batch's statistics" if rules.get("batch_norm") == "train" else ""
     if "secure_aggregation" in (config["defense"] or {}):

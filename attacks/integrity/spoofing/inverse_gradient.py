@@ -6,6 +6,7 @@ Assumes: the verifier does not look where the trace begins.
 Caught by: the first checkpoint: it is not what was sent, and no random initialisation.
 """
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -71,45 +72,49 @@ def invert_step(
     tolerance: float = 1e-7,
 ) -> Inverted:
     """Find weights from which a step on this batch leads to `after`."""
-    goal = _flat(after)
+    own = copy.deepcopy(model).double()  # finite differences of float32 gradients are noise
+    images, goal = batch.images.double(), _flat(after).double()
     calls, last = 0, float("inf")
 
     def residual(point: Tensor) -> Tensor:
         nonlocal calls, last
         calls += 1
-        load_weights(model, _shaped(point, after))
-        gradient, _ = batch_gradient(model, batch.images, batch.labels)
-        gap = point - learning_rate * _flat(gradient).to(point) - goal
+        load_weights(own, _shaped(point, after))
+        gradient, _ = batch_gradient(own, images, batch.labels)
+        gap = point - learning_rate * _flat(gradient) - goal
         last = float(gap.norm())
         return gap
 
     point = (_picard if solver == "picard" else _newton_krylov)(residual, goal, iterations, tolerance)
-    residual(point)
-    return Inverted(weights=_shaped(point, after), calls=calls, error=last)
+    weights = {name: tensor.float() for name, tensor in _shaped(point, after).items()}
+    return Inverted(weights=weights, calls=calls, error=last)
 
 
 def _picard(residual: Callable[[Tensor], Tensor], start: Tensor, iterations: int, tolerance: float) -> Tensor:
     """Iterate W <- W' + eta grad L(W): a contraction while eta times the curvature is below one."""
-    point = start
+    point, best, least = start, start, float("inf")
     for _ in range(iterations):
         gap = residual(point)
-        if float(gap.norm()) <= tolerance:
+        if not (size := float(gap.norm())) < least:
+            break  # it diverges
+        point, best, least = point - gap, point, size
+        if size <= tolerance:
             break
-        point = point - gap
-    return point
+    return best
 
 
 def _newton_krylov(
     residual: Callable[[Tensor], Tensor], start: Tensor, iterations: int, tolerance: float
 ) -> Tensor:
     def function(point: np.ndarray) -> np.ndarray:
-        return residual(torch.from_numpy(point.astype(np.float32))).double().numpy()
+        return residual(torch.from_numpy(point)).numpy()
 
+    begin = start.numpy()
     try:
-        found = newton_krylov(function, start.double().numpy(), maxiter=iterations, f_tol=tolerance)
+        found = newton_krylov(function, begin, maxiter=iterations, inner_maxiter=10, f_tol=tolerance)
     except NoConvergence as stopped:
         found = stopped.args[0]
-    return torch.from_numpy(np.asarray(found, dtype=np.float32))
+    return torch.from_numpy(np.asarray(found))
 
 
 def _flat(weights: Weights) -> Tensor:

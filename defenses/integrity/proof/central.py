@@ -1,6 +1,7 @@
 """Proofs of trainings outside of a federation: keys in files, batches by their indices in a data set."""
 
 import os
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -59,21 +60,22 @@ def verify_file(
 def train_centrally(training: CentralTraining, every: int, number: int = 0) -> Trace:
     """Train the `number`-th model on the `number`-th order of batches, and record the way."""
     model = training.fresh(number)
-    checkpoints, digests, indices = [weights_of(model)], list[str](), list[tuple[int, ...]]()
-    for step in range(training.steps):
-        chosen = central_indices(training, step, number)
-        batch = batch_at(training, chosen)
-        sgd_step(model, batch, training.learning_rate)
-        digests.append(batch_digest(batch))
-        indices.append(tuple(chosen.tolist()))
-        if (step + 1) % every == 0 or step + 1 == training.steps:
-            checkpoints.append(weights_of(model))
+    checkpoints, digests, indices = [weights_of(model)], list[Future[str]](), list[tuple[int, ...]]()
+    with ThreadPoolExecutor(1) as beside:  # a batch is digested while the next step is computed
+        for step in range(training.steps):
+            chosen = central_indices(training, step, number)
+            batch = batch_at(training, chosen)
+            digests.append(beside.submit(batch_digest, batch))
+            sgd_step(model, batch, training.learning_rate)
+            indices.append(tuple(chosen.tolist()))
+            if (step + 1) % every == 0 or step + 1 == training.steps:
+                checkpoints.append(weights_of(model))
     return Trace(
         checkpoints=tuple(checkpoints),
         every=every,
         learning_rate=training.learning_rate,
         indices=tuple(indices),
-        digests=tuple(digests),
+        digests=tuple(digest.result() for digest in digests),
     )
 
 

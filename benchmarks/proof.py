@@ -1,0 +1,97 @@
+"""What proofs of learning cost, and what forging them costs: ratios of CPU seconds, one thread.
+
+python benchmarks/proof.py (five minutes). LeNet-5 on MNIST; bars: verification of 1,000 steps below
+(Q + R) k / S + 10 % of training, recording at most 5 % at k = S, inversion dearer than training.
+"""
+
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from attacks.integrity.spoofing.inverse_gradient import SOLVERS, invert_step
+from defenses.integrity.proof.central import batch_at, central_indices, train_centrally
+from defenses.integrity.proof.distances import distance
+from defenses.integrity.proof.initialisation import initial_problem
+from defenses.integrity.proof.proof_of_learning import ProofOfLearning
+from fedsim import build
+from fedsim.interfaces import CentralTraining
+from fedsim.training import load_weights, sgd_step, weights_of
+
+
+def training(folder: Path, *overrides: str) -> CentralTraining:
+    config = build.compose(["model=lenet5", "audit=proof_of_learning", "name=benchmark", *overrides])
+    return build.central_training(config, folder)[1]
+
+
+def verification(steps: int) -> None:
+    print(f"\nverification of {steps} steps, batches of 100, Q = R = 1")
+    print(f"{'k':>5} {'proof MB':>9} {'C_V / C_T':>10} {'(Q+R)k/S':>9} {'bar':>7}")
+    for every in (1, 5, 10):
+        with tempfile.TemporaryDirectory() as name:
+            made = training(Path(name), f"proof.steps={steps}", "proof.batch_size=100")
+            audit = ProofOfLearning(every=every)
+            started = time.process_time()
+            model = made.fresh(0)
+            for step in range(steps):
+                sgd_step(model, batch_at(made, central_indices(made, step)), made.learning_rate)
+            trained = time.process_time() - started
+            path = audit.prove_training(made)
+            started = time.process_time()
+            verdict = audit.verify_file(path, made)
+            verified = time.process_time() - started
+            assert verdict.accepted, verdict.reason
+            share = verdict.recomputed / verdict.steps
+            size = path.stat().st_size / 2**20
+            print(f"{every:>5} {size:>9.1f} {verified / trained:>10.3f} {share:>9.3f} {share + 0.1:>7.3f}")
+
+
+def recording(steps: int) -> None:
+    made = training(Path(), f"proof.steps={steps}", "proof.batch_size=100")
+    epoch = len(made.train.labels) // made.batch_size
+    plain, recorded = list[float](), list[float]()
+    for _ in range(3):
+        started = time.perf_counter()
+        model = made.fresh(0)
+        for step in range(steps):
+            sgd_step(model, batch_at(made, central_indices(made, step)), made.learning_rate)
+        plain.append(time.perf_counter() - started)
+        started = time.perf_counter()
+        train_centrally(made, epoch)
+        recorded.append(time.perf_counter() - started)
+    cost = min(recorded) / min(plain) - 1
+    print(f"\nrecording at k = S = {epoch}: {cost:+.3f} of training, by the clock (bar .05)")
+
+
+def inversion(steps: int) -> None:
+    """Table III and figures 11 to 15: go back from trained weights, and train forward again."""
+    print(f"\ninverse gradient, {steps} steps back from weights after 100 steps")
+    print(f"{'solver':>14} {'rate':>6} {'calls a step':>13} {'worst error':>12} {'of d_ref':>9} {'start':>7}")
+
+    for rate in (0.001, 0.01, 0.1):
+        made = training(Path(), "proof.steps=100", "proof.batch_size=100", f"proof.learning_rate={rate}")
+        one, other = (train_centrally(made, 100, number=number).checkpoints[-1] for number in (0, 1))
+        reference = distance("l2", one, other)
+        for solver in SOLVERS:
+            model, after, calls, worst = made.fresh(0), one, 0, 0.0
+            for step in reversed(range(100 - steps, 100)):
+                batch = batch_at(made, central_indices(made, step))
+                found = invert_step(model, after, batch, rate, solver=solver)
+                load_weights(model, found.weights)
+                sgd_step(model, batch, rate)
+                worst = max(worst, distance("l2", weights_of(model), after))
+                after, calls = found.weights, calls + found.calls
+            drawn = [weights_of(made.fresh(number)) for number in range(1, 21)]
+            told = "told" if initial_problem(after, drawn.__getitem__) else "passes"
+            print(
+                f"{solver:>14} {rate:>6g} {calls / steps:>13.1f} {worst:>12.2g} "
+                f"{worst / reference:>9.1g} {told:>7}"
+            )
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    verification(1000)
+    recording(300)
+    inversion(20)
