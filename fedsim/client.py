@@ -195,8 +195,9 @@ def _claimed_round(setup: ClientSetup, work: LocalWork, context: Context) -> Rec
     if setup.audit is not None:
         proof = setup.audit.prove(claim, seed=setup.seed, round=work.round, client=work.client)
         kept = context.state.get("proof")
-        previous = bytes(kept["sealed"]) if isinstance(kept, ConfigRecord) else b""  # type: ignore[arg-type]
-        sent_proof = ConfigRecord({"sealed": behaviour.send(proof, previous)})
+        previous = kept.get("sealed") if isinstance(kept, ConfigRecord) else b""
+        last = previous if isinstance(previous, bytes) else b""
+        sent_proof = ConfigRecord({"sealed": behaviour.send(proof, last)})
         content["proof"] = sent_proof
         context.state["proof"] = sent_proof
         context.state["batches"] = encode(  # until the audit has asked for what it wants to see

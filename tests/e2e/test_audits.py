@@ -1,0 +1,187 @@
+"""Proof-of-Learning inside Flower rounds, and on the command line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from defenses.integrity.proof import ledger
+from fedsim.errors import FedsimError
+from fedsim.runfolder import RunFolder
+
+AUDITED = ("federation=fedavg", "federation.local_steps=4", "audit=proof_of_learning", "attack=none")
+CHEATS = {  # by which check each is caught
+    "free_rider": "step",
+    "infinitesimal": "settings",
+    "concatenation": "step",
+    "blindfold": "step",
+    "wrong_data": "step",
+    "inverse_gradient": "initial",
+    "directed_retraining": "step",
+    "greedy": "step",
+}
+
+
+def metrics(folder: RunFolder) -> dict[str, float]:
+    return folder.summary()["metrics"]
+
+
+def test_honest_clients_pass_with_a_distance_of_zero_and_learn_as_without(play_small) -> None:
+    audited = play_small(*AUDITED, folder="audited")
+    plain = play_small("federation=fedavg", "federation.local_steps=4", "attack=none", folder="plain")
+    verdicts = audited.verdicts()
+    assert len(verdicts) == 6
+    assert all(verdict.accepted and verdict.distance == 0 for verdict in verdicts)
+    assert metrics(audited)["false_rejects"] == 0
+    assert metrics(audited)["recomputed"] == 0.5  # two of four steps
+    assert "detection" not in metrics(audited)
+    assert audited.history() == plain.history()
+    entries = ledger.read(audited.path / "proofs" / "ledger.jsonl")
+    assert [(entry.round, entry.client) for entry in entries] == [(v.round, v.client) for v in verdicts]
+    assert (audited.path / "proofs" / "round_1.client_0.proof").stat().st_size == verdicts[0].bytes
+
+
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_every_cheat_is_caught_by_the_check_that_is_meant_for_it(play_small, cheat: str) -> None:
+    played = play_small(*AUDITED, f"client=[{cheat}]", f"client.{cheat}.share=0.34")
+    (cheater,) = played.cheats()
+    for verdict in played.verdicts():
+        assert verdict.accepted == (verdict.client != cheater), verdict
+        if verdict.client == cheater:
+            assert verdict.check == CHEATS[cheat]
+    assert metrics(played)["detection"] == 1
+    page = (played.path / "report.html").read_text()
+    assert f"{cheat}, rejected" in page
+    assert "sealed proof of learning" in page
+
+
+def test_a_replayed_proof_is_of_another_round(play_small) -> None:
+    played = play_small(*AUDITED, "client=[replay]", "client.replay.share=0.34")
+    (cheater,) = played.cheats()
+    assert [v.check for v in played.verdicts() if v.client == cheater] == ["step", "identity"]
+
+
+@pytest.mark.parametrize(("random", "caught"), [(0, 0.0), (1, 1.0)])
+def test_the_largest_step_alone_does_not_see_a_blindfold(play_small, random: int, caught: float) -> None:
+    played = play_small(
+        *AUDITED, "client=[blindfold]", "client.blindfold.share=0.34", f"audit.random={random}"
+    )
+    assert metrics(played)["detection"] == caught
+
+
+def test_what_a_proof_does_not_show(play_small) -> None:
+    """Honest training on poisoned data, and endlessly small steps where the learning rate is free."""
+    poisoned = play_small(*AUDITED, "client=[wrong_data]", "client.wrong_data.shows=used", folder="poisoned")
+    assert metrics(poisoned)["detection"] == 0
+    tiny = ("client=[infinitesimal]", "audit.pin_learning_rate=false")
+    assert metrics(play_small(*AUDITED, *tiny, folder="tiny"))["detection"] == 0
+
+
+def test_rejected_updates_do_not_count(play_small) -> None:
+    loud = ("client=[free_rider]", "client.free_rider.share=0.34", "client.free_rider.noise=5.0")
+    unaudited = ("federation=fedavg", "federation.local_steps=4", "attack=none")
+    without = play_small(*unaudited, *loud, folder="without")
+    audited = play_small(*AUDITED, *loud, folder="audited")
+    weighted = play_small(*AUDITED, *loud, "audit.rejected_weight=1.0", folder="weighted")
+    assert audited.history()[-1].loss < without.history()[-1].loss
+    assert weighted.history() == without.history()
+    all_cheat = play_small(*AUDITED, "client=[free_rider]", "client.free_rider.share=1.0", folder="all")
+    assert len({result.loss for result in all_cheat.history()}) == 1  # nothing is learnt, nothing is lost
+
+
+@pytest.mark.slow
+def test_verdicts_are_the_same_on_ray(play_small) -> None:
+    rules = (*AUDITED, "client=[blindfold,replay]", "client.replay.share=0.34", "client.blindfold.share=0.34")
+    one, other = play_small(*rules, folder="inline"), play_small(*rules, "engine=ray", folder="ray")
+
+    def plain(folder: RunFolder) -> list[tuple[object, ...]]:
+        return [(v.round, v.client, v.accepted, v.check, v.step, v.distance) for v in folder.verdicts()]
+
+    assert plain(one) == plain(other)
+    assert one.history() == other.history()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["federation=fedsgd", "audit=proof_of_learning"], "audit: a trace of plain local steps.*Remedy"),
+        (["federation=fedavg", "audit=proof_of_learning", "defense=[noise]"], "audit: a trace.*Remedy"),
+        (["federation=fedsgd", "client=[free_rider]"], "client: cheats are on local training.*Remedy"),
+        (["federation=fedavg", "client=[free_rider]", "client.free_rider.share=2"], "share in .0, 1., got 2"),
+        (
+            ["federation=fedavg", "client=[free_rider,replay]", "client.replay.share=0.9"],
+            "come to more than 1",
+        ),
+        ([*AUDITED, "audit.top=-1"], "audit.top: expected a whole number of at least 0, got -1"),
+        ([*AUDITED, "audit.delta=0"], "audit.delta: expected a positive number"),
+        ([*AUDITED, "audit.distance=l3"], "audit.distance: expected one of l1"),
+        ([*AUDITED, "audit.rejected_weight=2"], "audit.rejected_weight: expected a share"),
+    ],
+)
+def test_wrong_settings_are_refused(play_small, settings: list[str], words: str) -> None:
+    with pytest.raises(FedsimError, match=words):
+        play_small(*settings)
+
+
+@pytest.mark.parametrize("content", [b"", b"FEDSIMPL", b"\xff" * 1000, "text", 7, [1, 2]])
+def test_what_is_no_proof_is_a_verdict_and_no_crash(play_small, monkeypatch, content: object) -> None:
+    from fedsim.interfaces import Behaviour
+
+    monkeypatch.setattr(Behaviour, "send", lambda self, proof, previous: content)
+    played = play_small(*AUDITED)
+    assert {(verdict.accepted, verdict.check) for verdict in played.verdicts()} == {(False, "form")}
+
+
+def fedsim(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fedsim", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def test_a_proof_is_made_and_verified_on_the_command_line(tmp_path: Path) -> None:
+    small = ("model=mlp", "model.width=20", "proof.steps=30", "audit.every=5", "proof.keys=keys")
+    assert fedsim("keys", "keys", cwd=tmp_path).returncode == 0
+    assert (tmp_path / "keys" / "prover.secret").stat().st_mode & 0o077 == 0
+    again = fedsim("keys", "keys", cwd=tmp_path)
+    assert again.returncode == 1
+    assert "never replaced" in again.stderr
+    made = fedsim("prove", *small, "hydra.run.dir=made", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    path = made.stdout.splitlines()[-1]
+    good = fedsim("verify", path, *small, cwd=tmp_path)
+    assert good.returncode == 0, good.stderr
+    assert good.stdout.startswith("accepted: 10 of 30 steps done again")
+    assert "largest distance 0 of" in good.stdout
+    content = Path(path).read_bytes()
+    (tmp_path / "short.proof").write_bytes(content[:-5])
+    malformed = fedsim("verify", "short.proof", *small, cwd=tmp_path)
+    assert malformed.returncode == 2
+    assert malformed.stdout.startswith("rejected: form: expected")
+    changed = bytearray(content)
+    changed[len(changed) // 2] ^= 1
+    (tmp_path / "changed.proof").write_bytes(changed)
+    rejected = fedsim("verify", "changed.proof", *small, cwd=tmp_path)
+    assert rejected.returncode == 1
+    assert rejected.stdout == "rejected: signature: the signature does not fit the content\n"
+    other_data = fedsim("verify", path, *small, "data=random_labels", "data.data=null", cwd=tmp_path)
+    assert other_data.returncode == 1
+
+
+def test_a_calibration_prints_what_separates_honest_from_false(tmp_path: Path) -> None:
+    small = ("model=mlp", "model.width=20", "proof.steps=20", "proof.intervals=[1,10]")
+    studies = "proof.study=[reproduction,initialisation,concatenation,costs]"
+    done = fedsim("calibrate", *small, studies, "hydra.run.dir=made", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split(",") for line in Path(done.stdout.splitlines()[-1]).read_text().splitlines()]
+    found = {",".join(row[:-1]): float(row[-1]) for row in rows[1:]}
+    text = "\n".join(found)
+    assert 'reproduction,"k=1, the same",l2' in text
+    same = [value for name, value in found.items() if '"k=1, the same",l2' in name]
+    assert same == [0.0, 0.0]
+    (delta,) = (value for name, value in found.items() if '"k=1, delta' in name)
+    assert 0 < delta < 1e-5
+    (jump,) = (value for name, value in found.items() if name.endswith("jump / largest"))
+    assert jump > 10
+    wrong = fedsim("calibrate", *small, "proof.study=[nonsense]", cwd=tmp_path)
+    assert wrong.returncode == 1
+    assert "proof.study: expected some of reproduction" in wrong.stderr
