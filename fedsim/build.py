@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -67,8 +68,8 @@ def compose_replay(config_text: str, overrides: Sequence[str]) -> tuple[DictConf
         for key in ("data", "model", "federation", "engine", "defense", "client", "audit", "seed"):
             if key in played:  # an older run may not know it
                 composed[key] = played[key]
-        for key in ("data", "model", "federation", "engine"):
-            composed.choices[key] = played.choices[key]
+        for key in ("data", "model", "federation", "engine", "audit"):
+            composed.choices[key] = played.choices.get(key, "none")
     return plain(composed), path
 
 
@@ -119,7 +120,7 @@ def experiment(config: DictConfig) -> Experiment:
     data, defenses = _dataset(OmegaConf.to_yaml(config.data)), _list(config.defense, Defense, "defense")
     config, rules = _by_the_rules(config, defenses)
     config_text = OmegaConf.to_yaml(config)
-    return _check_sums(
+    return _fitting(
         Experiment(
             name=str(config.name),
             seed=config.seed,
@@ -146,12 +147,8 @@ def experiment(config: DictConfig) -> Experiment:
 def central_training(config: DictConfig, folder: Path) -> tuple[Audit, CentralTraining]:
     """Build what `prove`, `verify` and `calibrate` work with."""
     _check_top_level(config)
+    _check_proof(config)
     data, proof = _dataset(OmegaConf.to_yaml(config.data)), config.proof
-    for key in ("steps", "batch_size"):
-        if not isinstance(proof[key], int) or proof[key] < 1:
-            raise FedsimError(f"proof.{key}: expected a whole number of at least 1, got {proof[key]!r}")
-    if not isinstance(proof.learning_rate, int | float) or not proof.learning_rate > 0:
-        raise FedsimError(f"proof.learning_rate: expected a positive number, got {proof.learning_rate!r}")
 
     def fresh(number: int) -> nn.Module:
         return _model(config, data.task, seed=derived_seed(config.seed, "fresh", number))
@@ -159,10 +156,11 @@ def central_training(config: DictConfig, folder: Path) -> tuple[Audit, CentralTr
     training = CentralTraining(
         fresh=fresh,
         train=data.train,
-        num_classes=data.task.num_classes,
+        task=data.task,
         steps=proof.steps,
         batch_size=proof.batch_size,
         learning_rate=float(proof.learning_rate),
+        precision=proof.precision,
         seed=config.seed,
         keys=None if proof["keys"] is None else Path(proof["keys"]),
         threads=config.threads,
@@ -170,10 +168,42 @@ def central_training(config: DictConfig, folder: Path) -> tuple[Audit, CentralTr
         study=tuple(proof.study),
         intervals=tuple(proof.intervals),
     )
+    return auditor(config), training
+
+
+def auditor(config: DictConfig) -> Audit:
+    """Build the audit by itself."""
     audit = _of_type(_instantiate(config.audit, "audit"), Audit, "audit")
     if not audit.wanted:
         raise FedsimError("audit=none proves nothing. Remedy: audit=proof_of_learning.")
-    return audit, training
+    return audit
+
+
+def _check_proof(config: DictConfig) -> None:
+    """Check the settings of a training outside of a federation."""
+
+    def expect(key: str, expected: str, holds: bool) -> None:
+        if not holds:
+            raise FedsimError(f"proof.{key}: expected {expected}, got {config.proof[key]!r}")
+
+    proof = OmegaConf.to_container(config.proof)
+    assert isinstance(proof, dict)
+    for key in ("steps", "batch_size"):
+        expect(key, "a whole number of at least 1", _is_whole(proof[key]))
+    rate, intervals, study = proof["learning_rate"], proof["intervals"], proof["study"]
+    expect("learning_rate", "a positive number", isinstance(rate, int | float) and 0 < rate < math.inf)
+    listed = isinstance(intervals, list) and bool(intervals) and all(map(_is_whole, intervals))
+    expect("intervals", "a list of whole numbers of at least 1", listed)
+    expect("study", "a list of studies, such as [reproduction]", isinstance(study, list) and bool(study))
+    expect("precision", "float32 or float16", proof["precision"] in ("float32", "float16"))
+    if config.model.get("checkpoint"):
+        raise FedsimError(
+            "model.checkpoint: a proof begins at a random initialisation. Remedy: model.checkpoint=null."
+        )
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def prepare_clients(config_text: str, folder: Path) -> Callable[[], ClientSetup]:
@@ -191,6 +221,12 @@ def prepare_clients(config_text: str, folder: Path) -> Callable[[], ClientSetup]
         classes_per_client=rules.classes_per_client,
         seed=config.seed,
     )
+    fewest = min(len(share) for share in shares)
+    if config.choices.get("audit", "none") != "none" and fewest < rules.batch_size:
+        raise FedsimError(
+            f"audit: a client owns {fewest} images, and a proof is of batches of {rules.batch_size}. "
+            "Remedy: a smaller federation.batch_size, fewer clients, or federation.partition=iid."
+        )
     write_tensors(folder / PARTITION_FILE, {f"client_{i}": share for i, share in enumerate(shares)})
     return functools.partial(client_setup, config_text, folder)
 
@@ -268,6 +304,8 @@ def load_checkpoint(model: nn.Module, path: Path) -> None:
 def _check_top_level(config: DictConfig) -> None:
     if not isinstance(config.seed, int):
         raise FedsimError(f"seed: expected a whole number, got {config.seed!r}")
+    if not isinstance(config.threat, DictConfig) or list(config.threat) != ["knows_defense"]:
+        raise FedsimError(f"threat: expected the key knows_defense, got {config.threat!r}")
     if not isinstance(config.threat.knows_defense, bool):
         raise FedsimError(
             f"threat.knows_defense: expected true or false, got {config.threat.knows_defense!r}"
@@ -282,6 +320,11 @@ def _check_top_level(config: DictConfig) -> None:
         raise FedsimError("device=cuda: torch finds no GPU here. Remedy: device=cpu.")
 
 
+def _acts_on_steps(defense: Defense) -> bool:
+    kind = type(defense)
+    return kind.on_batch is not Defense.on_batch or kind.on_gradient is not Defense.on_gradient
+
+
 def _by_the_rules(config: DictConfig, defenses: Sequence[Defense]) -> tuple[DictConfig, Federation]:
     """Let defences change the rules of the federation; return the config that says so, and the rules."""
     rules = _federation(config)
@@ -290,6 +333,8 @@ def _by_the_rules(config: DictConfig, defenses: Sequence[Defense]) -> tuple[Dict
     changed = {key: getattr(rules, key) for key in config.federation if key != "_target_"}
     merged = OmegaConf.merge(config, {"federation": changed})
     assert isinstance(merged, DictConfig)
+    if rules.mode != config.federation.mode:
+        merged.choices.federation = rules.mode
     return merged, rules
 
 
@@ -313,14 +358,21 @@ def _cheats(config: DictConfig, rules: Federation) -> tuple[tuple[str, ...], tup
         return ("",) * rules.clients, ()
     if rules.mode != "fedavg":
         raise FedsimError("client: cheats are on local training. Remedy: federation=fedavg.")
+    for name, node in nodes.items():
+        share = node.get("share") if isinstance(node, DictConfig) else node
+        if not isinstance(share, int | float) or isinstance(share, bool) or not 0 <= share <= 1:
+            raise FedsimError(f"client.{name}.share: expected a share in [0, 1], got {share!r}")
+        if share > 0 and round_half_up(share * rules.clients) == 0:
+            raise FedsimError(
+                f"client.{name}.share={share}: that is none of {rules.clients} clients. "
+                f"Remedy: at least {1 / rules.clients:.3g}, or more clients."
+            )
+    if sum(node.share for node in nodes.values()) > 1 + 1e-9:
+        raise FedsimError(f"client: the shares of {', '.join(map(str, nodes))} come to more than 1")
     order = torch.randperm(rules.clients, generator=generator(config.seed, "cheats")).tolist()
     names, behaviours = [""] * rules.clients, [Behaviour()] * rules.clients
     for name, node in nodes.items():
-        if not isinstance(share := node.get("share"), int | float) or not 0 <= share <= 1:
-            raise FedsimError(f"client.{name}.share: expected a share in [0, 1], got {share!r}")
-        number = round_half_up(share * rules.clients)
-        if number > len(order):
-            raise FedsimError(f"client: the shares of {', '.join(map(str, nodes))} come to more than 1")
+        number = round_half_up(node.share * rules.clients)
         own = OmegaConf.masked_copy(node, [key for key in node if key != "share"])
         made = _of_type(_instantiate(own, f"client.{name}"), Behaviour, "client")
         for client in order[:number]:
@@ -329,11 +381,26 @@ def _cheats(config: DictConfig, rules: Federation) -> tuple[tuple[str, ...], tup
     return tuple(names), tuple(behaviours)
 
 
-def _check_sums(experiment: Experiment) -> Experiment:
-    """Refuse to attack single clients where the server gets only a sum."""
-    if experiment.federation.attacked_clients is not None and any(
-        d.sums_replies for d in experiment.defenses
-    ):
+def _fitting(experiment: Experiment) -> Experiment:
+    """Refuse parts that do not go together."""
+    rules, defenses, cheating = experiment.federation, experiment.defenses, any(experiment.cheats)
+    if (cheating or experiment.audit) and "loss" in rules.disclose:
+        raise FedsimError(
+            "federation.disclose: no loss is told with client=[...] or an audit. Remedy: leave it out."
+        )
+    if cheating and any(_acts_on_steps(defense) for defense in defenses):
+        raise FedsimError(
+            "client: cheats do not let defences into their local steps. Remedy: defences on what leaves the "
+            "client (clip, noise, sparsify, ...), or client=[]."
+        )
+    if not any(defense.sums_replies for defense in defenses):
+        return experiment
+    if len(rules.participants(experiment.seed, 1)) < 2:
+        raise FedsimError(
+            "secure_aggregation: a sum over one client hides nothing. Remedy: more federation.clients or a "
+            "higher federation.participation."
+        )
+    if rules.attacked_clients is not None:
         raise FedsimError(
             "federation.attacked_clients: under secure_aggregation the server sees only the sum over a "
             "round's clients. Remedy: federation.attacked_clients=null."

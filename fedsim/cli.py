@@ -23,7 +23,8 @@ fedsim: a federated-learning attack laboratory.
                                       every attack against every defence; run again, only what is missing runs
   fedsim replay RUN [attack=... ...]  attack an earlier run's saved observations again, without training
   fedsim prove [KEY=VALUE ...]        train outside of a federation, with a sealed proof of learning
-  fedsim verify PROOF [KEY=VALUE ...] judge such a proof: exit status 0 accepted, 1 rejected, 2 malformed
+  fedsim verify PROOF [KEY=VALUE ...] judge such a proof; exit status: 0 accepted, 1 rejected,
+                                      2 malformed, 3 could not be judged
   fedsim calibrate [KEY=VALUE ...]    measure what tells honest recomputation from a lie, on this machine
   fedsim keys DIR                     make the keys of a prover and of a verifier
   fedsim --version | --help
@@ -99,6 +100,10 @@ def _experiment() -> None:
             sweep[:] = [path.parent]
         objective = None
         try:
+            if "optuna" in str(HydraConfig.get().sweeper.get("_target_")) and not config.objective:
+                raise FedsimError(
+                    "hydra/sweeper=search needs to know what to look at. Remedy: objective=lnacc."
+                )
             folder = run(build.experiment(build.plain(config)), path)
             objective = _objective(folder, config.objective)
         except Exception as error:
@@ -223,8 +228,12 @@ def _compare(arguments: Sequence[str]) -> None:
 
 
 def _prove(arguments: Sequence[str]) -> None:
-    audit, training = _central(arguments)
+    from fedsim import build
+    from fedsim.runfolder import write_text
+
+    audit, training, config = _central(arguments)
     path = audit.prove_training(training)
+    write_text(path.with_name("proof.yaml"), build.as_text(config))  # what to verify it with
     print(f"proof: {path.stat().st_size:,} bytes")
     print(path.resolve())
 
@@ -232,8 +241,12 @@ def _prove(arguments: Sequence[str]) -> None:
 def _verify(arguments: Sequence[str]) -> None:
     if not arguments or "=" in arguments[0]:
         raise FedsimError("expected a proof first: fedsim verify PROOF data=... model=... proof.keys=DIR")
-    audit, training = _central(arguments[1:])
-    verdict = audit.verify_file(Path(arguments[0]), training)
+    try:
+        audit, training, _ = _central(arguments[1:])
+        verdict = audit.verify_file(Path(arguments[0]), training)
+    except FedsimError as error:
+        print(f"fedsim: {error}", file=sys.stderr)
+        sys.exit(3)  # neither accepted nor rejected
     cost = f"{verdict.recomputed} of {verdict.steps} steps done again in {verdict.seconds:.2f} s"
     if verdict.accepted:
         print(f"accepted: {cost}, largest distance {verdict.distance:.3g} of at most {verdict.limit:.3g}")
@@ -251,7 +264,7 @@ def _calibrate(arguments: Sequence[str]) -> None:
 
     from fedsim.runfolder import csv_text, write_text
 
-    audit, training = _central(arguments)
+    audit, training, _ = _central(arguments)
     findings = [asdict(finding) for finding in audit.calibrate(training)]
     table = Table(*findings[0])
     for finding in findings:
@@ -265,8 +278,9 @@ def _calibrate(arguments: Sequence[str]) -> None:
 def _keys(arguments: Sequence[str]) -> None:
     if len(arguments) != 1 or "=" in arguments[0]:
         raise FedsimError("expected a folder: fedsim keys DIR")
-    audit, _ = _central(())
-    audit.make_keys(Path(arguments[0]))
+    from fedsim import build
+
+    build.auditor(build.compose(["audit=proof_of_learning", "name=keys"])).make_keys(Path(arguments[0]))
     print("each keeps its .secret and gives its .public to the other")
     print(Path(arguments[0]).resolve())
 
@@ -279,8 +293,9 @@ def _central(arguments: Sequence[str]) -> Any:
 
     chosen = [] if any(a.startswith("audit=") for a in arguments) else ["audit=proof_of_learning"]
     config, folder = build.compose_with_folder([*chosen, "name=proof", *arguments])
+    audit, training = build.central_training(config, folder)
     torch.set_num_threads(config.threads)
-    return build.central_training(config, folder)
+    return audit, training, config
 
 
 def _announce(folder: "RunFolder", last_line: bool) -> None:

@@ -162,6 +162,8 @@ def local_work(setup: ClientSetup, sent: Weights, round: int, client: int) -> Lo
     rules = setup.federation
 
     def batch(indices: Tensor) -> Batch:
+        if not bool(torch.isin(indices, setup.shares[client]).all()):
+            raise FedsimError("a client has no images but its own")
         images, labels = setup.train.batch(indices), setup.train.labels[indices]
         return Batch(images=images.to(setup.device), labels=labels.to(setup.device))
 
@@ -185,10 +187,12 @@ def _claimed_round(setup: ClientSetup, work: LocalWork, context: Context) -> Rec
     """Let the client behave as it does, and send its update, with a proof where an audit asks for one."""
     behaviour = setup.behaviours[work.client] if setup.behaviours else Behaviour()
     claim = behaviour.train(work)
-    told = {
-        "num_examples": sum(len(batch.labels) for batch in claim.batches),
+    labels = torch.cat([batch.labels for batch in claim.batches])
+    told: dict[str, int | float | list[int]] = {
+        "num_examples": len(labels),
         "learning_rate": setup.federation.local_lr,
         "local_steps": setup.federation.local_steps,
+        "class_counts": labels.bincount(minlength=setup.num_classes).tolist(),
     }
     disclosed = MetricRecord({name: told[name] for name in setup.federation.disclose if name in told})
     content = RecordDict({"arrays": encode(claim.update), "disclosed": disclosed})

@@ -97,11 +97,16 @@ def parse(arguments: Sequence[str]) -> tuple[Grid, Path | None, int]:
 
 def _named_comparison(arguments: Sequence[str]) -> dict[str, Any]:
     """Return what `experiment=NAME` says under `comparison`, if it is among the arguments."""
-    if not any(argument.startswith("experiment=") for argument in arguments):
+    named = [argument for argument in arguments if argument.lstrip("+").startswith("experiment=")]
+    if not named:
         return {}
-    named = [argument for argument in arguments if argument.startswith("experiment=")]
     comparison = OmegaConf.to_container(build.compose([*named, "name=check"]).comparison)
     assert isinstance(comparison, dict)
+    if not comparison and not any(argument.startswith("attack=") for argument in arguments):
+        raise FedsimError(
+            f"compare: {named[0]} holds no comparison. Remedy: attack=[...] defense=[...] beside it, or "
+            "experiment=defense_leaderboard."
+        )
     if unknown := comparison.keys() - {"attack", "defense", "seeds"}:
         raise FedsimError(f"comparison: expected attack, defense and seeds, got {min(unknown, key=str)!r}")
     return {str(key): value for key, value in comparison.items()}

@@ -8,3 +8,8 @@ class FedsimError(Exception):
 def in_words(error: BaseException) -> str:
     """Say an error in a line: ours speak for themselves, others are named by their class."""
     return str(error) if isinstance(error, FedsimError) else f"{type(error).__name__}: {error}"
+
+
+def shortened(words: str, longest: int = 500) -> str:
+    """Return words that somebody else wrote, at a length that fits a table."""
+    return words if len(words) <= longest else words[:longest] + " ..."

@@ -178,11 +178,17 @@ def _as_known(experiment: Experiment, observation: Observation) -> Observation:
         return observation
     clients = len(observation.clients or (observation.client,))
     examples = None if observation.num_examples is None else observation.num_examples // clients
-    known = [defense.known(examples) for defense in experiment.defenses]
+    one_reply = dataclasses.replace(observation, num_examples=examples)
+    noise = relative = 0.0
+    for defense in experiment.defenses:
+        known = defense.known(one_reply)
+        if defense.rescales:  # what is left of earlier noise, nobody can tell
+            noise = relative = 0.0
+        noise, relative = math.hypot(noise, known.noise), math.hypot(relative, known.relative_noise)
     told = KnownDefense(
-        noise=math.hypot(*(one.noise for one in known)) / math.sqrt(clients),  # a mean of so many draws
-        relative_noise=math.hypot(*(one.relative_noise for one in known)),
-        zeros=any(one.zeros for one in known),
+        noise=noise / math.sqrt(clients),  # a mean of so many draws
+        relative_noise=relative if clients == 1 else 0.0,
+        zeros=any(defense.known(one_reply).zeros for defense in experiment.defenses),
     )
     return dataclasses.replace(observation, defense=told)
 

@@ -44,6 +44,7 @@ class Defense:
     """A cautious client: overrides the hook that it changes. Order of a list is order of action."""
 
     bits: float | None = None  # of each number after this defence; None: as many as before it
+    rescales: bool = False  # noise that was added before has another deviation afterwards
     sparse: bool = False  # zeros after this defence are worth leaving out on the wire
     keeps_rest: bool = False  # error feedback: what on_reply takes away is added to the client's next reply
     sums_replies: bool = False  # the server gets only the sum over a round's clients
@@ -68,8 +69,8 @@ class Defense:
         """Return what leaves the client in place of its gradient or update."""
         return reply
 
-    def known(self, num_examples: int | None) -> KnownDefense:
-        """Return what its settings tell an attacker; num_examples: in the batch, where it is disclosed."""
+    def known(self, observation: Observation) -> KnownDefense:
+        """Return what its settings tell an attacker who sees this."""
         return KnownDefense()
 
 
@@ -103,7 +104,10 @@ class Submission:
     model: nn.Module
     sent: Weights
     received: Weights  # the update
+    num_examples: int | None  # that the client disclosed
+    task: Task
     steps: int
+    batch_size: int
     learning_rate: float
     reveal: Callable[[Sequence[int]], Sequence[Batch]]  # ask the client for the batches of these steps
     seed: int  # the server's own
@@ -116,10 +120,11 @@ class CentralTraining:
 
     fresh: Callable[[int], nn.Module]  # models of random initialisations
     train: Images
-    num_classes: int
+    task: Task
     steps: int
     batch_size: int
     learning_rate: float
+    precision: str  # of the checkpoints in a proof
     seed: int
     keys: Path | None  # a folder of key files; None: keys that follow from the seed
     threads: int

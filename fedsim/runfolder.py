@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -27,7 +27,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from torch import Tensor
 
-from fedsim.errors import FedsimError
+from fedsim.errors import FedsimError, shortened
 from fedsim.types import Fault, Observation, Reconstruction, RoundResult, Truth, Verdict, Weights
 
 PARTITION_FILE = "partition.safetensors"
@@ -203,7 +203,7 @@ class RunFolder:
 
     def keep_fault(self, fault: Fault) -> None:
         """Add a fault to faults.csv."""
-        _append(self.path / "faults.csv", fault)
+        _append(self.path / "faults.csv", replace(fault, reason=shortened(fault.reason)))
 
     def faults(self) -> list[Fault]:
         """Read faults.csv."""

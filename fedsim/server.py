@@ -1,5 +1,6 @@
 """The Flower server: broadcasts, checks and observes every reply, aggregates, tests the global model."""
 
+import copy
 import dataclasses
 import logging
 import time
@@ -18,16 +19,17 @@ from torch.nn import functional
 
 from fedsim import progress
 from fedsim.data.images import Images
-from fedsim.errors import FedsimError
+from fedsim.errors import FedsimError, shortened
 from fedsim.federation import Federation
 from fedsim.interfaces import Attack, Audit, Submission
+from fedsim.models.batch_norm import set_batch_norm
 from fedsim.records import arrays_of, decode, encode
 from fedsim.training import Batch, load_weights
 from fedsim.types import ALL, Fault, Observation, RoundResult, Task, Verdict, Weights, reply_problem
 from fedsim.wire import dense_bytes
 
 log = logging.getLogger(__name__)
-LONGEST_REASON = 500  # characters
+MOST = 2**40  # examples that anybody may claim
 PATIENCE = 180.0  # seconds for all nodes to appear and say who they are
 
 
@@ -86,6 +88,7 @@ class ObservingStrategy(Strategy):
     _sent: Weights = field(default_factory=dict)
     _asked: Sequence[int] = ()
     _grid: Grid | None = None
+    _audited: nn.Module | None = None
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -169,7 +172,7 @@ class ObservingStrategy(Strategy):
             raise FedsimError(f"no reply within {self.setup.federation.timeout:g} s")
         if reply.has_error():
             reason = " ".join((reply.error.reason or "").split())  # Ray's come in many lines
-            raise FedsimError(reason[:LONGEST_REASON] or f"error code {reply.error.code} without a reason")
+            raise FedsimError(shortened(reason) or f"error code {reply.error.code} without a reason")
         received = decode(arrays_of(reply))
         disclosed, size = reply.content.get("disclosed", MetricRecord()), reply.content.get("size")
         if not isinstance(disclosed, MetricRecord):
@@ -186,7 +189,7 @@ class ObservingStrategy(Strategy):
             local_steps=_count(disclosed, "local_steps"),
             num_examples=_count(disclosed, "num_examples"),
             loss=_number(disclosed, "loss"),
-            class_counts=_counts(disclosed, "class_counts"),
+            class_counts=_counts(disclosed, "class_counts", self.setup.task.num_classes),
             batch_norm=self.setup.federation.batch_norm,
             bytes=_count(size, "bytes") if isinstance(size, MetricRecord) else dense_bytes(received),
         )
@@ -201,9 +204,12 @@ class ObservingStrategy(Strategy):
                 round=observation.round,
                 client=observation.client,
                 proof=sealed if isinstance(sealed, bytes) else b"",
-                model=self.setup.model,
+                model=self._verifier(),
                 sent=self._sent,
                 received=observation.received,
+                num_examples=observation.num_examples,
+                task=self.setup.task,
+                batch_size=self.setup.federation.batch_size,
                 steps=self.setup.federation.local_steps,
                 learning_rate=self.setup.federation.local_lr,
                 reveal=lambda steps: self._reveal(reply.metadata.src_node_id, steps),
@@ -216,6 +222,13 @@ class ObservingStrategy(Strategy):
             log.info("round %d, client %d: rejected: %s", verdict.round, verdict.client, verdict.reason)
         return verdict.accepted
 
+    def _verifier(self) -> nn.Module:
+        """Return a model of the audit's own, in the mode that clients train in."""
+        if self._audited is None:
+            self._audited = copy.deepcopy(self.setup.model)
+            set_batch_norm(self._audited, self.setup.federation.batch_norm)
+        return self._audited
+
     def _reveal(self, node: int, steps: Sequence[int]) -> list[Batch]:
         """Ask a client for the batches of some of its steps."""
         assert self._grid is not None
@@ -223,7 +236,7 @@ class ObservingStrategy(Strategy):
         messages = [Message(question, node, MessageType.QUERY)]
         for reply in self._grid.send_and_receive(messages, timeout=self.setup.federation.timeout):
             if reply.has_error():
-                raise FedsimError(f"error code {reply.error.code}")
+                raise FedsimError(reply.error.reason or f"error code {reply.error.code}")
             shown = decode(arrays_of(reply))
             try:
                 return [Batch(images=shown[f"images {s}"], labels=shown[f"labels {s}"]) for s in steps]
@@ -341,15 +354,16 @@ def _number(disclosed: Mapping[str, object], name: str) -> float | None:
 
 def _count(disclosed: Mapping[str, object], name: str) -> int | None:
     value = disclosed.get(name)
-    if value is not None and (not isinstance(value, int) or value < 1):
-        raise FedsimError(f"{name}: expected a whole number of at least 1, got {value!r}")
+    if value is not None and (not isinstance(value, int) or not 1 <= value <= MOST):
+        raise FedsimError(f"{name}: expected a whole number from 1 to {MOST}, got {str(value)[:40]}")
     return value
 
 
-def _counts(disclosed: Mapping[str, object], name: str) -> tuple[int, ...] | None:
+def _counts(disclosed: Mapping[str, object], name: str, classes: int) -> tuple[int, ...] | None:
     value = disclosed.get(name)
     if value is None:
         return None
-    if not isinstance(value, list) or not all(isinstance(count, int) and count >= 0 for count in value):
-        raise FedsimError(f"{name}: expected a list of whole numbers, got {value!r}")
+    whole = isinstance(value, list) and all(isinstance(n, int) and 0 <= n <= MOST for n in value)
+    if not isinstance(value, list) or not whole or len(value) != classes:
+        raise FedsimError(f"{name}: expected {classes} whole numbers, got {str(value)[:80]}")
     return tuple(value)

@@ -14,6 +14,8 @@ SCOPES = ("model", "tensor")
 class Clip(Defense):
     """Scales the gradient or update down to an l2 norm of at most `max_norm`, as a whole or by tensor."""
 
+    rescales = True
+
     def __init__(self, *, max_norm: float = 1.0, scope: str = "model") -> None:
         """Set the bound; scope: `model`, or `tensor` for each by itself."""
         if not max_norm > 0:

@@ -3,6 +3,8 @@
 Paper: Abadi et al., Deep Learning with Differential Privacy (CCS 2016). Epsilon by the accountants of Opacus.
 """
 
+import math
+
 import torch
 from torch import Generator, Tensor, nn
 from torch.func import functional_call, grad, vmap
@@ -10,7 +12,7 @@ from torch.nn import functional
 
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Defense, LocalStep
-from fedsim.types import KnownDefense, Weights
+from fedsim.types import KnownDefense, Observation, Weights
 
 ACCOUNTANTS = ("rdp", "prv")
 ROOM = 2**26  # entries of per-example gradients that are held at once
@@ -45,9 +47,15 @@ class DP(Defense):
             noisy[name] = (tensor + self.sigma * self.max_norm * drawn.to(tensor.device)) / len(step.images)
         return noisy
 
-    def known(self, num_examples: int | None) -> KnownDefense:
-        """The deviation of the noise on a batch's mean gradient (one local step)."""
-        return KnownDefense(noise=self.sigma * self.max_norm / num_examples if num_examples else 0.0)
+    def known(self, observation: Observation) -> KnownDefense:
+        """The deviation of the noise on a mean gradient, or on an update of steps that each had their own."""
+        if observation.num_examples is None:
+            return KnownDefense()
+        steps, rate = observation.local_steps or 1, observation.learning_rate
+        noise = self.sigma * self.max_norm * steps / observation.num_examples  # of one step's gradient
+        if observation.kind == "gradient":
+            return KnownDefense(noise=noise)
+        return KnownDefense(noise=noise * rate * math.sqrt(steps) if rate else 0.0)
 
     def epsilon(self, *, sample_rate: float, steps: int) -> float | None:
         """Return epsilon after so many local steps of batches that hold this share of a client's images."""

@@ -5,6 +5,7 @@ Paper: McMahan et al., Communication-Efficient Learning of Deep Networks (AISTAT
 
 import dataclasses
 
+from fedsim.errors import FedsimError
 from fedsim.federation import Federation
 from fedsim.interfaces import Defense
 
@@ -14,6 +15,12 @@ class LocalSteps(Defense):
 
     def __init__(self, *, steps: int = 5, learning_rate: float = 0.05) -> None:
         """Set the number of local steps and their learning rate."""
+        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+            raise FedsimError(f"defense.local_steps.steps: expected a whole number above 0, got {steps!r}")
+        if not isinstance(learning_rate, int | float) or not learning_rate > 0:
+            raise FedsimError(
+                f"defense.local_steps.learning_rate: expected a positive number, got {learning_rate!r}"
+            )
         self.steps = steps
         self.learning_rate = learning_rate
 

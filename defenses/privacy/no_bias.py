@@ -5,7 +5,7 @@ from torch import Generator
 
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Defense
-from fedsim.types import Kind, KnownDefense, Weights
+from fedsim.types import Kind, KnownDefense, Observation, Weights
 
 
 class NoBias(Defense):
@@ -23,6 +23,6 @@ class NoBias(Defense):
             )
         return {name: torch.zeros_like(tensor) if name == last else tensor for name, tensor in reply.items()}
 
-    def known(self, num_examples: int | None) -> KnownDefense:
+    def known(self, observation: Observation) -> KnownDefense:
         """The bias gradient's zeros say nothing."""
         return KnownDefense(zeros=True)

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Defense
-from fedsim.types import Kind, KnownDefense, Weights
+from fedsim.types import Kind, KnownDefense, Observation, Weights
 
 DISTRIBUTIONS = ("gaussian", "laplace")
 
@@ -41,7 +41,7 @@ class Noise(Defense):
             noisy[name] = tensor + self.sigma * size * self._draw(tensor, generator)
         return noisy
 
-    def known(self, num_examples: int | None) -> KnownDefense:
+    def known(self, observation: Observation) -> KnownDefense:
         """The deviation of every entry's noise."""
         return KnownDefense(relative_noise=self.sigma) if self.relative else KnownDefense(noise=self.sigma)
 

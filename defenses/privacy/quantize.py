@@ -19,6 +19,7 @@ METHODS = ("qsgd", "sign", "float16", "bfloat16")
 class Quantize(Defense):
     """Rounds every number: at random to a few levels (QSGD), to its sign, or to a 16-bit float."""
 
+    rescales = True
     sparse = True
 
     def __init__(self, *, method: str = "qsgd", levels: int = 16, error_feedback: bool = False) -> None:
@@ -35,6 +36,10 @@ class Quantize(Defense):
         self.levels = levels
         sizes = {"qsgd": math.log2(2 * levels + 1), "sign": 1.0, "float16": 16.0, "bfloat16": 16.0}
         self.bits = sizes[method]
+        if not isinstance(error_feedback, bool):
+            raise FedsimError(
+                f"defense.quantize.error_feedback: expected true or false, got {error_feedback!r}"
+            )
         self.keeps_rest = error_feedback
 
     def on_reply(self, reply: Weights, kind: Kind, generator: Generator) -> Weights:

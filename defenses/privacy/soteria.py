@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Defense, LocalStep
 from fedsim.models.last_linear import last_linear_name
-from fedsim.types import KnownDefense, Weights
+from fedsim.types import KnownDefense, Observation, Weights
 
 
 class Soteria(Defense):
@@ -33,7 +33,7 @@ class Soteria(Defense):
         weight[:, dropped] = 0
         return {**gradient, f"{name}.weight": weight}
 
-    def known(self, num_examples: int | None) -> KnownDefense:
+    def known(self, observation: Observation) -> KnownDefense:
         """Columns of zeros were left out."""
         return KnownDefense(zeros=True)
 

@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Defense
-from fedsim.types import Kind, KnownDefense, Weights
+from fedsim.types import Kind, KnownDefense, Observation, Weights
 
 CHOICES = ("largest", "random")
 SCOPES = ("tensor", "model")
@@ -39,9 +39,13 @@ class Sparsify(Defense):
         self.rate = rate
         self.keep = keep
         self.scope = scope
+        if not isinstance(error_feedback, bool):
+            raise FedsimError(
+                f"defense.sparsify.error_feedback: expected true or false, got {error_feedback!r}"
+            )
         self.keeps_rest = error_feedback
 
-    def known(self, num_examples: int | None) -> KnownDefense:
+    def known(self, observation: Observation) -> KnownDefense:
         """Zeros are entries that were left out."""
         return KnownDefense(zeros=True)
 

@@ -15,8 +15,9 @@ from fedsim.report.figures import curves_figure, heat_figure, rows_figure, scatt
 from fedsim.report.page import write_page
 from fedsim.runfolder import RunFolder, as_figure, csv_text, write_text
 
+AUDITED = ("detection", "false_rejects", "recomputed")
 # Of a defence, whatever attacks it.
-COSTS = ("accuracy", "loss", "bytes", "epsilon", "rounds_to_target", "seconds_to_target", "seconds")
+COSTS = ("accuracy", "loss", "bytes", "epsilon", "rounds_to_target", "seconds_to_target", "seconds", *AUDITED)
 LOWER = ("lpips", "image_error", "embedding_error")  # metrics by which less is a better attack
 PICTURES = 8
 

@@ -10,6 +10,7 @@ import yaml
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from fedsim.errors import FedsimError
 from fedsim.metrics.image_matching import match_to_truth, peak_signal_to_noise
 from fedsim.metrics.lpips import perceptual_distance
 from fedsim.report import audit
@@ -40,6 +41,10 @@ LISTED = 400  # scores in the long table; scores.csv has all
 def write_report(folder: RunFolder) -> Path:
     """Write report.html and its figures into a run folder."""
     config: dict[str, Any] = yaml.safe_load(folder.config_text())
+    if "choices" not in config:
+        raise FedsimError(
+            f"{folder.path} holds a run that could not be built: {folder.summary().get('status')}"
+        )
     summary, rows = folder.summary(), folder.scores()
     scored = [row for row in rows if row.value is not None]
     figures: dict[str, Figure] = {}

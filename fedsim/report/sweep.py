@@ -115,7 +115,7 @@ def _number(path: Path) -> int:
 
 def _settings(config: dict[str, Any]) -> dict[str, Any]:
     """Return a config as dotted names, what was chosen first: data, model, attack, defences."""
-    chosen = dict(config.pop("choices"))
+    chosen = dict(config.pop("choices", {}))  # a run that was never built has none
     for group in ("defense", "client"):
         chosen[group] = " + ".join(config.get(group) or {}) or "none"
     return chosen | _flat(config)

@@ -78,6 +78,23 @@ def test_what_a_proof_does_not_show(play_small) -> None:
     assert metrics(play_small(*AUDITED, *tiny, folder="tiny"))["detection"] == 0
 
 
+def test_an_audit_uses_the_batch_statistics_that_clients_use(play_small) -> None:
+    norm = ("model=resnet20", "data.shape=[3,16,16]", "federation.batch_norm=train", "federation.rounds=1")
+    played = play_small(*AUDITED, *norm, "federation.clients=2")
+    assert all(verdict.accepted and verdict.distance == 0 for verdict in played.verdicts())
+
+
+def test_a_client_that_discloses_more_examples_than_it_proves_is_rejected(play_small, monkeypatch) -> None:
+    import fedsim.client
+
+    real = fedsim.client.MetricRecord
+    monkeypatch.setattr(
+        fedsim.client, "MetricRecord", lambda told: real({**told, "num_examples": 10**9} if told else told)
+    )
+    played = play_small(*AUDITED)
+    assert {verdict.check for verdict in played.verdicts()} == {"settings"}
+
+
 def test_rejected_updates_do_not_count(play_small) -> None:
     loud = ("client=[free_rider]", "client.free_rider.share=0.34", "client.free_rider.noise=5.0")
     unaudited = ("federation=fedavg", "federation.local_steps=4", "attack=none")
@@ -113,6 +130,17 @@ def test_verdicts_are_the_same_on_ray(play_small) -> None:
             ["federation=fedavg", "client=[free_rider,replay]", "client.replay.share=0.9"],
             "come to more than 1",
         ),
+        (
+            ["federation=fedavg", "client=[free_rider]", "client.free_rider.share=0.1"],
+            "none of 3 clients.*Remedy",
+        ),
+        (["federation=fedavg", "client=[free_rider]", "defense=[dp]"], "into their local steps.*Remedy"),
+        ([*AUDITED, "federation.disclose=[num_examples,loss]"], "no loss is told.*Remedy"),
+        ([*AUDITED, "federation.batch_size=100"], "owns 53 images, and a proof is of batches of 100.*Remedy"),
+        ([*AUDITED, "audit.top=0", "audit.random=0"], "at least one step to do again"),
+        ([*AUDITED, "audit.keep=off"], "audit.keep: expected true or false"),
+        ([*AUDITED, "audit.delta=inf"], "audit.delta: expected a positive number"),
+        ([*AUDITED, "audit.distance=cosine"], "audit.distance: expected one of l1, l2, linf"),
         ([*AUDITED, "audit.top=-1"], "audit.top: expected a whole number of at least 0, got -1"),
         ([*AUDITED, "audit.delta=0"], "audit.delta: expected a positive number"),
         ([*AUDITED, "audit.distance=l3"], "audit.distance: expected one of l1"),
@@ -163,6 +191,9 @@ def test_a_proof_is_made_and_verified_on_the_command_line(tmp_path: Path) -> Non
     rejected = fedsim("verify", "changed.proof", *small, cwd=tmp_path)
     assert rejected.returncode == 1
     assert rejected.stdout == "rejected: signature: the signature does not fit the content\n"
+    assert fedsim("verify", "nowhere.proof", *small, cwd=tmp_path).returncode == 3
+    assert fedsim("verify", path, *small, "proof.steps=29", cwd=tmp_path).returncode == 1
+    assert "there already" in fedsim("prove", *small, "hydra.run.dir=made", cwd=tmp_path).stderr
     other_data = fedsim("verify", path, *small, "data=random_labels", "data.data=null", cwd=tmp_path)
     assert other_data.returncode == 1
 

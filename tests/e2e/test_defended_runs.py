@@ -77,6 +77,8 @@ def test_under_secure_aggregation_the_server_sees_a_round_s_mean(play_small) -> 
     assert metrics(summed)["accuracy"] == metrics(each)["accuracy"]  # what is learnt does not change
     assert metrics(summed)["bytes"] == metrics(each)["bytes"]
     assert "only the exact sum" in (summed.path / "report.html").read_text()
+    with pytest.raises(FedsimError, match=r"a sum over one client hides nothing.*Remedy"):
+        play_small("defense=[secure_aggregation]", "federation.clients=1", folder="alone")
     with pytest.raises(FedsimError, match=r"attacked_clients: under secure_aggregation.*Remedy"):
         play_small("defense=[secure_aggregation]", "federation.attacked_clients=[0]", folder="refused")
 
@@ -126,6 +128,11 @@ class Curious(Attack):
             "relative_noise=0.01",
         ),
         ([KNOWS, "defense=[dp]"], "noise=0.125"),  # 1 / 8
+        (
+            [KNOWS, "defense=[dp]", "federation=fedavg", "federation.local_steps=4"],
+            "noise=0.0125",
+        ),  # .05 / 8 * 2
+        ([KNOWS, "defense=[noise,clip]"], "noise=0.0,"),  # what clipping leaves of it, nobody knows
         (
             ["threat.knows_defense=true", "defense=[noise,secure_aggregation]"],
             "noise=0.0057",

@@ -24,10 +24,11 @@ from fedsim.interfaces import Behaviour, Submission
 from fedsim.models.lenet5 import lenet5
 from fedsim.randomness import generator
 from fedsim.training import Batch, LocalWork, honest, sgd_step, weights_of
-from fedsim.types import Verdict
+from fedsim.types import Task, Verdict
 
 DELTA = 4e-7  # fedsim calibrate: ten times the largest error over threads, order, kernels (3.3e-8 to 4e-8)
 RATE = 0.05
+TASK = Task(input_shape=(1, 28, 28), num_classes=10)
 STEPS = 3
 
 
@@ -72,6 +73,9 @@ def judged(behaviour: Behaviour, asked: LocalWork, tmp_path, random: int = 1) ->
                 model=asked.model,
                 sent=asked.sent,
                 received=claim.update,
+                num_examples=asked.steps * 32,
+                task=TASK,
+                batch_size=32,
                 steps=asked.steps,
                 learning_rate=asked.learning_rate,
                 reveal=lambda steps: [claim.batches[step] for step in steps],

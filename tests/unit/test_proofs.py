@@ -23,7 +23,7 @@ from fedsim.interfaces import CentralTraining
 from fedsim.models.lenet5 import lenet5
 from fedsim.models.mlp import mlp
 from fedsim.randomness import generator
-from fedsim.training import Batch, batch_digest, sgd_step, weights_of
+from fedsim.training import Batch, batch_digest, sgd_step, train_steps, weights_of
 from fedsim.types import Task, Verdict
 
 SIGNER, READER = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
@@ -40,10 +40,11 @@ def training(tmp_path_factory) -> CentralTraining:
     return CentralTraining(
         fresh=fresh,
         train=DATA.train,
-        num_classes=4,
+        task=DATA.task,
         steps=12,
         batch_size=16,
         learning_rate=0.1,
+        precision="float32",
         seed=3,
         keys=None,
         threads=1,
@@ -79,6 +80,7 @@ def judge(training: CentralTraining) -> Callable[..., Verdict]:
     ) -> Verdict:
         expected = Expected(
             model=model,
+            task=DATA.task,
             signer=SIGNER.public_key(),
             reader=READER,
             **{"learning_rate": 0.1, "steps": 12} | known,
@@ -196,10 +198,69 @@ def test_data_that_is_not_shown_is_a_rejection(judge, sealed: bytes, reveal, wor
     assert words in verdict.reason
 
 
+def forged(
+    batch_of: Callable[[Batch], Batch], training: CentralTraining
+) -> tuple[bytes, Callable[..., list[Batch]]]:
+    """Train on what is no data, and prove it without a flaw."""
+    model, own = fresh(0), [batch_at(training, central_indices(training, step)) for step in range(12)]
+    used = [batch_of(batch) for batch in own]
+    indices = tuple(tuple(central_indices(training, step).tolist()) for step in range(12))
+    trace = train_steps(model, weights_of(model), used, indices, learning_rate=0.1, every=1)
+    sealed = seal(to_bytes(proof_of(trace, subject="forged", initial="random")), SIGNER, READER.public_key())
+    return sealed, lambda steps, _: [used[step] for step in steps]
+
+
+@pytest.mark.parametrize(
+    ("batch_of", "words"),
+    [
+        (lambda b: Batch(images=b.images, labels=torch.zeros(16, 4)), "16 labels of int64, got (16, 4)"),
+        (lambda b: Batch(images=b.images * 1000, labels=b.labels), "pixels in [0, 1]"),
+        (lambda b: Batch(images=-b.images, labels=b.labels), "pixels in [0, 1]"),
+        (
+            lambda b: Batch(images=b.images[:1] * 0, labels=b.labels[:1]),
+            "images (16, 1, 8, 8) of float32, got (1,",
+        ),
+    ],
+    ids=["shares of no class", "bright", "dark", "one black image"],
+)
+def test_what_is_no_data_proves_nothing(judge, training, batch_of, words: str) -> None:
+    """Its gradient can be anything, none included: steps on it are valid, and worth nothing."""
+    verdict = judge(*forged(batch_of, training))
+    assert (verdict.accepted, verdict.check) == (False, "data")
+    assert words in verdict.reason
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        Batch(images=torch.zeros(16, 1, 8, 8), labels=torch.full((16,), 9)),
+        Batch(images=torch.full((16, 1, 8, 8), torch.nan), labels=torch.zeros(16, dtype=torch.int64)),
+        Batch(images=torch.zeros(16, 1, 8, 8).double(), labels=torch.zeros(16, dtype=torch.int64)),
+        Batch(images=torch.zeros(16, 1, 8, 8), labels=torch.zeros(32, dtype=torch.int64)),
+        Batch(images=torch.zeros(0), labels=torch.zeros(0, dtype=torch.int64)),
+    ],
+)
+def test_shown_data_of_any_form_is_a_verdict(judge, sealed: bytes, shown: Batch) -> None:
+    assert judge(sealed, lambda steps, indices: [shown] * len(steps)).check == "data"
+
+
+def test_long_words_of_a_prover_are_cut(judge, proof: Proof) -> None:
+    weights = tuple({"x" * 200_000: torch.zeros(1)} for _ in proof.trace.checkpoints)
+    trace = type(proof.trace)(**{**proof.trace.__dict__, "checkpoints": weights})
+    long = proof_of(trace, subject="long", initial="random")
+    verdict = judge(seal(to_bytes(long), SIGNER, READER.public_key()))
+    assert verdict.check == "model"
+    assert len(verdict.reason) < 600
+
+
 def test_claims_that_need_no_training_are_checked_first(judge, proof: Proof, sealed: bytes) -> None:
     assert judge(sealed, round=2).check == "identity"
     assert judge(sealed, learning_rate=0.2).check == "settings"
     assert judge(sealed, steps=11).check == "settings"
+    assert judge(sealed, every=3).check == "settings"  # fewer steps would be looked at
+    assert judge(sealed, batch_size=32).check == "settings"
+    assert judge(sealed, num_examples=10**9).check == "settings"
+    assert judge(sealed, every=1, batch_size=16, num_examples=12 * 16).accepted
     assert judge(sealed, parent=proof.trace.checkpoints[0]).check == "initial"  # it says: random
     assert judge(sealed, received={}).check == "reply"
     tripled = {name: 3 * tensor for name, tensor in proof.trace.checkpoints[-1].items()}

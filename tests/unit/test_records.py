@@ -23,7 +23,25 @@ def test_arrays_with_another_layout_go_through_flowers_reader() -> None:
     assert np.array_equal(decode(ArrayRecord({"w": Array(values)}))["w"].numpy(), values)
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage", b"\x93NUMPY\x01\x00"])
+def npy(header: bytes) -> bytes:
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+
+
+HUGE = npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (10000000000000,), }")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"garbage",
+        b"\x93NUMPY\x01\x00",
+        b"PK\x03\x04 and more",
+        HUGE,
+        npy(b"(" * 9000),
+        b"\x93NUMPY\x09\x00",
+    ],
+)
 def test_bytes_that_are_no_array_are_named(content: bytes) -> None:
     broken = ArrayRecord({"w": Array("float32", (2,), "numpy.ndarray", content)})
     with pytest.raises(FedsimError, match="'w' cannot be decoded"):

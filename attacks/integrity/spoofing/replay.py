@@ -7,15 +7,18 @@ Caught by: the round and client inside the sealed proof, and the prover's signat
 """
 
 from attacks.integrity.spoofing.free_rider import FreeRider
+from fedsim.errors import FedsimError
 from fedsim.interfaces import Behaviour
 from fedsim.training import Claim, LocalWork
 
 
 class Replay(Behaviour):
-    """Sends its last proof again, and nothing in its first round; the update is a free rider's."""
+    """Sends its last proof again; the update, and the proof of its first round, are a free rider's."""
 
     def __init__(self, *, noise: float = 0.01) -> None:
         """Set the noise of the update."""
+        if not noise >= 0:
+            raise FedsimError(f"client.replay.noise: expected a number of at least 0, got {noise}")
         self.rider = FreeRider(noise=noise)
 
     def train(self, work: LocalWork) -> Claim:
@@ -23,5 +26,5 @@ class Replay(Behaviour):
         return self.rider.train(work)
 
     def send(self, proof: bytes, previous: bytes) -> bytes:
-        """Send the old one; the first is a free rider's own."""
+        """Send the old one, if there is one."""
         return previous or proof

@@ -1,7 +1,9 @@
 """Proofs of trainings outside of a federation: keys in files, batches by their indices in a data set."""
 
 import os
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -25,33 +27,43 @@ KEYS = ("prover.secret", "prover.public", "verifier.secret", "verifier.public")
 
 def prove_training(training: CentralTraining, every: int) -> Path:
     """Train from a random initialisation and write the sealed proof of it."""
+    path = training.folder / FILE
+    if path.exists():
+        raise FedsimError(f"{path} is there already. Remedy: another hydra.run.dir.")
     trace = train_centrally(training, every)
+    if training.precision == "float16":
+        halved = [{n: t.half().float() for n, t in weights.items()} for weights in trace.checkpoints]
+        trace = replace(trace, checkpoints=tuple(halved))
     signer, reader = _prover_keys(training)
     subject = f"{training.steps} steps on batches of {training.batch_size}"
-    path = training.folder / FILE
+    proof = replace(proof_of(trace, subject=subject, initial="random"), precision=training.precision)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(seal(to_bytes(proof_of(trace, subject=subject, initial="random")), signer, reader))
+    path.write_bytes(seal(to_bytes(proof), signer, reader))
     return path
 
 
 def verify_file(
-    path: Path, training: CentralTraining, how: Thoroughness, learning_rate: float | None
+    path: Path, training: CentralTraining, how: Thoroughness, learning_rate: float | None, every: int
 ) -> Verdict:
     """Judge a file by what the verifier has: its key, the prover's public key, the model and the data."""
     if not path.is_file():
-        raise FedsimError(f"no such file: {path}")
+        raise FedsimError(f"{path}: expected a file that `fedsim prove` wrote, got none")
     if (size := path.stat().st_size) > LARGEST:
         raise FedsimError(f"{path}: {size} bytes are more than the {LARGEST} that are read at all")
     signer, reader = _verifier_keys(training)
     expected = Expected(
         model=training.fresh(0),
+        task=training.task,
         signer=signer,
         reader=reader,
         fresh=lambda number: weights_of(training.fresh(number + 1)),
         learning_rate=learning_rate,
+        steps=training.steps,
+        every=every,
+        batch_size=min(training.batch_size, len(training.train.labels)),
     )
     epoch = max(1, len(training.train.labels) // training.batch_size)
-    how = Thoroughness(top=how.top, random=how.random, delta=how.delta, distance=how.distance, epoch=epoch)
+    how = replace(how, epoch=epoch)
     challenge = torch.Generator()
     challenge.seed()  # of the machine's own chance: nobody can know it beforehand
     return verify(path.read_bytes(), expected, how, batches_at(training), challenge)
@@ -97,11 +109,13 @@ def batches_at(training: CentralTraining) -> Reveal:
     """Return what shows a verifier the batches that a proof names."""
     total = len(training.train.labels)
 
-    def reveal(steps: object, indices: object) -> list[Batch]:
+    def reveal(steps: Sequence[int], indices: Sequence[tuple[int, ...]]) -> list[Batch]:
         found = list[Batch]()
-        for step in indices:  # type: ignore[attr-defined]
+        for step in indices:
             if not step or max(step) >= total:
                 raise FedsimError(f"the proof names an example that the data of {total} does not have")
+            if len(set(step)) < len(step):
+                raise FedsimError("the proof names an example twice in a step")
             found.append(batch_at(training, torch.tensor(step)))
         return found
 
@@ -117,6 +131,8 @@ def make_keys(folder: Path) -> None:
         "verifier.secret": verifier.private_bytes_raw(),
         "verifier.public": verifier.public_key().public_bytes_raw(),
     }
+    if folder.exists() and not folder.is_dir():
+        raise FedsimError(f"{folder}: expected a folder, got a file")
     folder.mkdir(parents=True, exist_ok=True)
     if taken := [name for name in content if (folder / name).exists()]:
         raise FedsimError(

@@ -14,6 +14,8 @@ DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cosine": lambda one, other: 1 - torch.nn.functional.cosine_similarity(one, other, dim=0),
 }
 
+LIMITED = ("l1", "l2", "linf")  # that may be a verdict's limit: the cosine does not see scale
+
 
 def distance(kind: str, one: Weights, other: Weights) -> float:
     """Return a distance over all weights together, in float64."""

@@ -3,10 +3,11 @@
 Paper: Jia et al., Proof-of-Learning: Definitions and Practice (S&P 2021).
 """
 
+import math
 from pathlib import Path
 
 from defenses.integrity.proof import calibrate, central, ledger
-from defenses.integrity.proof.distances import DISTANCES
+from defenses.integrity.proof.distances import LIMITED
 from defenses.integrity.proof.proof import proof_of, to_bytes
 from defenses.integrity.proof.seal import reading_key, seal, signing_key
 from defenses.integrity.proof.verify import Expected, Thoroughness, verify
@@ -40,14 +41,19 @@ class ProofOfLearning(Audit):
         pin_learning_rate: refuse a trace of another learning rate, such as an endlessly small one.
         rejected_weight: of a rejected update in the mean; keep: proofs and ledger in the run folder.
         """
+        for name, switch in (("pin_learning_rate", pin_learning_rate), ("keep", keep)):
+            if not isinstance(switch, bool):
+                raise FedsimError(f"audit.{name}: expected true or false, got {switch!r}")
         for name, value, least in (("every", every, 1), ("top", top, 0), ("random", random, 0)):
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise FedsimError(f"audit.{name}: expected a whole number of at least {least}, got {value!r}")
-        if not delta > 0:
-            raise FedsimError(f"audit.delta: expected a positive number, got {delta}")
-        if distance not in DISTANCES:
-            raise FedsimError(f"audit.distance: expected one of {', '.join(DISTANCES)}, got {distance!r}")
-        if not 0 <= rejected_weight <= 1:
+        if top + random == 0:
+            raise FedsimError("audit.top, audit.random: expected at least one step to do again, got 0")
+        if not isinstance(delta, int | float) or not 0 < delta < math.inf:
+            raise FedsimError(f"audit.delta: expected a positive number, got {delta!r}")
+        if not isinstance(distance, str) or distance not in LIMITED:
+            raise FedsimError(f"audit.distance: expected one of {', '.join(LIMITED)}, got {distance!r}")
+        if not isinstance(rejected_weight, int | float) or not 0 <= rejected_weight <= 1:
             raise FedsimError(f"audit.rejected_weight: expected a share in [0, 1], got {rejected_weight}")
         self.every = every
         self.how = Thoroughness(top=top, random=random, delta=delta, distance=distance)
@@ -67,6 +73,7 @@ class ProofOfLearning(Audit):
             self._keep(submission)
         expected = Expected(
             model=submission.model,
+            task=submission.task,
             signer=signing_key(seed, client).public_key(),
             reader=reading_key(seed),
             round=round,
@@ -75,8 +82,11 @@ class ProofOfLearning(Audit):
             received=submission.received,
             learning_rate=submission.learning_rate if self.pin_learning_rate else None,
             steps=submission.steps,
+            every=self.every,
+            batch_size=submission.batch_size,
+            num_examples=submission.num_examples,
         )
-        challenge = generator(seed, "challenge", round, client)  # the clients do not know the server's seed
+        challenge = generator(seed, "challenge", round, client)  # played: real clients do not know this seed
         return verify(
             submission.proof,
             expected,
@@ -96,7 +106,7 @@ class ProofOfLearning(Audit):
     def verify_file(self, path: Path, training: CentralTraining) -> Verdict:
         """Judge such a file."""
         pinned = training.learning_rate if self.pin_learning_rate else None
-        return central.verify_file(path, training, self.how, pinned)
+        return central.verify_file(path, training, self.how, pinned, self.every)
 
     def calibrate(self, training: CentralTraining) -> list[Finding]:
         """Measure what tells honest recomputation from a lie, on this machine."""

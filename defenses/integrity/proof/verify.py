@@ -18,9 +18,9 @@ from defenses.integrity.proof.distances import distance
 from defenses.integrity.proof.initialisation import initial_problem
 from defenses.integrity.proof.proof import Malformed, Proof, from_bytes
 from defenses.integrity.proof.seal import BadSignature, Unreadable, unseal
-from fedsim.errors import FedsimError, in_words
+from fedsim.errors import FedsimError, in_words, shortened
 from fedsim.training import Batch, Trace, batch_digest, load_weights, sgd_step, tensors_digest, weights_of
-from fedsim.types import Verdict, Weights, form_problem
+from fedsim.types import Task, Verdict, Weights, form_problem
 
 Reveal = Callable[[Sequence[int], Sequence[tuple[int, ...]]], Sequence[Batch]]
 
@@ -41,6 +41,7 @@ class Expected:
     """What the verifier knows without the proof."""
 
     model: nn.Module  # its weights are overwritten
+    task: Task
     signer: Ed25519PublicKey
     reader: X25519PrivateKey
     round: int = 0
@@ -50,6 +51,9 @@ class Expected:
     received: Weights | None = None  # the update that came with the proof
     learning_rate: float | None = None  # None: any. Pinned, it stops proofs of endlessly small steps
     steps: int | None = None
+    every: int | None = None  # None: any. The prover's choice would decide how much is looked at
+    batch_size: int | None = None
+    num_examples: int | None = None  # that the prover disclosed
 
 
 class Rejected(FedsimError):
@@ -81,9 +85,10 @@ def verify(
         proof = _opened(sealed, expected)
         found["steps"] = len(proof.trace.digests)
         _check_claims(proof, expected)
-        _check_steps(proof.trace, expected.model, how, reveal, challenge, work)
+        _check_steps(proof.trace, expected, how, reveal, challenge, work)
     except Rejected as error:
-        found |= {"accepted": False, "check": error.check, "reason": str(error), "step": error.step}
+        found |= {"accepted": False, "check": error.check, "reason": shortened(str(error))}
+        found["step"] = error.step
     found |= {"distance": work.largest, "recomputed": work.steps, "seconds": time.perf_counter() - started}
     return replace(verdict, **found)
 
@@ -121,6 +126,15 @@ def _check_claims(proof: Proof, expected: Expected) -> None:
         raise Rejected("settings", reason)
     if expected.steps is not None and len(trace.digests) != expected.steps:
         raise Rejected("settings", f"{len(trace.digests)} steps, asked for {expected.steps}")
+    if expected.every is not None and trace.every != expected.every:
+        raise Rejected("settings", f"checkpoints every {trace.every} steps, asked for {expected.every}")
+    sizes = {len(step) for step in trace.indices}
+    if expected.batch_size is not None and sizes != {expected.batch_size}:
+        found = ", ".join(map(str, sorted(sizes)[:3]))
+        raise Rejected("settings", f"batches of {found}, asked for {expected.batch_size}")
+    if expected.num_examples not in (None, sum(map(len, trace.indices))):
+        reason = f"{expected.num_examples} examples disclosed, {sum(map(len, trace.indices))} in the proof"
+        raise Rejected("settings", reason)
     first = trace.checkpoints[0]
     if proof.parent != tensors_digest(first):
         raise Rejected("initial", "the parent's digest is not that of the first checkpoint")
@@ -140,7 +154,7 @@ def _check_claims(proof: Proof, expected: Expected) -> None:
 
 def _check_steps(
     trace: Trace,
-    model: nn.Module,
+    expected: Expected,
     how: Thoroughness,
     reveal: Reveal,
     challenge: Generator,
@@ -157,9 +171,11 @@ def _check_steps(
         if len(batches) != len(span):
             raise Rejected("data", f"{len(span)} batches asked for, {len(batches)} shown", span[0])
         for step, batch in zip(span, batches, strict=True):
+            if problem := batch_problem(batch, len(trace.indices[step]), expected.task):
+                raise Rejected("data", problem, step)
             if batch_digest(batch) != trace.digests[step]:
                 raise Rejected("data", "the batch shown is not the one in the proof", step)
-        gap = recompute(trace, place, model, batches, how.distance)
+        gap = recompute(trace, place, expected.model, batches, how.distance)
         work.steps += len(span)
         work.largest = gap if work.largest is None else max(work.largest, gap)
         if not gap <= how.delta:
@@ -181,6 +197,24 @@ def chosen_places(trace: Trace, how: Thoroughness, challenge: Generator) -> list
     return chosen
 
 
+def batch_problem(batch: Batch, size: int, task: Task) -> str | None:
+    """Say what keeps a batch from being so many images of the task with a class each, or None.
+
+    A gradient of anything else may be anything: of shares of classes, of none, of pixels without bounds.
+    """
+    images, labels = batch.images, batch.labels
+    if images.dtype != torch.float32 or tuple(images.shape) != (size, *task.input_shape):
+        shape = tuple(images.shape)
+        return f"expected images {(size, *task.input_shape)} of float32, got {shape} of {images.dtype}"
+    if labels.dtype != torch.int64 or tuple(labels.shape) != (size,):
+        return f"expected {size} labels of int64, got {tuple(labels.shape)} of {labels.dtype}"
+    if not (float(images.min()) >= 0 and float(images.max()) <= 1):  # also false for NaN
+        return "expected pixels in [0, 1]"
+    if int(labels.min()) < 0 or int(labels.max()) >= task.num_classes:
+        return f"expected labels from 0 to {task.num_classes - 1}"
+    return None
+
+
 def _size_of_update(before: Weights, after: Weights) -> float:
     """Return the l2 length of an update, in few calls: there is one for every interval."""
     gaps = torch._foreach_sub(list(after.values()), list(before.values()))
@@ -195,7 +229,7 @@ def recompute(trace: Trace, place: int, model: nn.Module, batches: Sequence[Batc
         for batch in batches:
             moved = Batch(images=batch.images.to(device), labels=batch.labels.to(device))
             sgd_step(model, moved, trace.learning_rate)
-    except (RuntimeError, IndexError) as error:
+    except Exception as error:  # whatever a model makes of what somebody sent
         raise Rejected("data", f"the model does not take the batch shown: {in_words(error)}") from error
     return distance(kind, weights_of(model), trace.checkpoints[place + 1])
 
