@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor, nn
 
 from fedsim.catalog import config_dir
+from fedsim.checks import check_proof, check_public_images, check_top_level, fitting
 from fedsim.client import ClientSetup
 from fedsim.data.images import Dataset
 from fedsim.data.partition import partition
@@ -115,12 +115,12 @@ def _own(config: DictConfig) -> DictConfig:
 
 def experiment(config: DictConfig) -> Experiment:
     """Build everything that a run needs from a resolved config."""
-    _check_top_level(config)
-    _check_public_images(config)
+    check_top_level(config)
+    check_public_images(config)
     data, defenses = _dataset(OmegaConf.to_yaml(config.data)), _list(config.defense, Defense, "defense")
     config, rules = _by_the_rules(config, defenses)
     config_text = OmegaConf.to_yaml(config)
-    return _fitting(
+    return fitting(
         Experiment(
             name=str(config.name),
             seed=config.seed,
@@ -146,8 +146,8 @@ def experiment(config: DictConfig) -> Experiment:
 
 def central_training(config: DictConfig, folder: Path) -> tuple[Audit, CentralTraining]:
     """Build what `prove`, `verify` and `calibrate` work with."""
-    _check_top_level(config)
-    _check_proof(config)
+    check_top_level(config)
+    check_proof(config)
     data, proof = _dataset(OmegaConf.to_yaml(config.data)), config.proof
 
     def fresh(number: int) -> nn.Module:
@@ -177,33 +177,6 @@ def auditor(config: DictConfig) -> Audit:
     if not audit.wanted:
         raise FedsimError("audit=none proves nothing. Remedy: audit=proof_of_learning.")
     return audit
-
-
-def _check_proof(config: DictConfig) -> None:
-    """Check the settings of a training outside of a federation."""
-
-    def expect(key: str, expected: str, holds: bool) -> None:
-        if not holds:
-            raise FedsimError(f"proof.{key}: expected {expected}, got {config.proof[key]!r}")
-
-    proof = OmegaConf.to_container(config.proof)
-    assert isinstance(proof, dict)
-    for key in ("steps", "batch_size"):
-        expect(key, "a whole number of at least 1", _is_whole(proof[key]))
-    rate, intervals, study = proof["learning_rate"], proof["intervals"], proof["study"]
-    expect("learning_rate", "a positive number", isinstance(rate, int | float) and 0 < rate < math.inf)
-    listed = isinstance(intervals, list) and bool(intervals) and all(map(_is_whole, intervals))
-    expect("intervals", "a list of whole numbers of at least 1", listed)
-    expect("study", "a list of studies, such as [reproduction]", isinstance(study, list) and bool(study))
-    expect("precision", "float32 or float16", proof["precision"] in ("float32", "float16"))
-    if config.model.get("checkpoint"):
-        raise FedsimError(
-            "model.checkpoint: a proof begins at a random initialisation. Remedy: model.checkpoint=null."
-        )
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def prepare_clients(config_text: str, folder: Path) -> Callable[[], ClientSetup]:
@@ -301,30 +274,6 @@ def load_checkpoint(model: nn.Module, path: Path) -> None:
     model.load_state_dict(stored, strict=False)  # buffers may be missing: only parameters travel
 
 
-def _check_top_level(config: DictConfig) -> None:
-    if not isinstance(config.seed, int):
-        raise FedsimError(f"seed: expected a whole number, got {config.seed!r}")
-    if not isinstance(config.threat, DictConfig) or list(config.threat) != ["knows_defense"]:
-        raise FedsimError(f"threat: expected the key knows_defense, got {config.threat!r}")
-    if not isinstance(config.threat.knows_defense, bool):
-        raise FedsimError(
-            f"threat.knows_defense: expected true or false, got {config.threat.knows_defense!r}"
-        )
-    if not isinstance(config.threads, int) or config.threads < 1:
-        raise FedsimError(f"threads: expected a whole number of at least 1, got {config.threads!r}")
-    try:
-        device = torch.device(config.device)
-    except RuntimeError as error:
-        raise FedsimError(f"device: expected cpu or cuda, got {config.device!r}") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise FedsimError("device=cuda: torch finds no GPU here. Remedy: device=cpu.")
-
-
-def _acts_on_steps(defense: Defense) -> bool:
-    kind = type(defense)
-    return kind.on_batch is not Defense.on_batch or kind.on_gradient is not Defense.on_gradient
-
-
 def _by_the_rules(config: DictConfig, defenses: Sequence[Defense]) -> tuple[DictConfig, Federation]:
     """Let defences change the rules of the federation; return the config that says so, and the rules."""
     rules = _federation(config)
@@ -379,47 +328,6 @@ def _cheats(config: DictConfig, rules: Federation) -> tuple[tuple[str, ...], tup
             names[client], behaviours[client] = str(name), made
         order = order[number:]
     return tuple(names), tuple(behaviours)
-
-
-def _fitting(experiment: Experiment) -> Experiment:
-    """Refuse parts that do not go together."""
-    rules, defenses, cheating = experiment.federation, experiment.defenses, any(experiment.cheats)
-    if (cheating or experiment.audit) and "loss" in rules.disclose:
-        raise FedsimError(
-            "federation.disclose: no loss is told with client=[...] or an audit. Remedy: leave it out."
-        )
-    if cheating and any(_acts_on_steps(defense) for defense in defenses):
-        raise FedsimError(
-            "client: cheats do not let defences into their local steps. Remedy: defences on what leaves the "
-            "client (clip, noise, sparsify, ...), or client=[]."
-        )
-    if not any(defense.sums_replies for defense in defenses):
-        return experiment
-    if len(rules.participants(experiment.seed, 1)) < 2:
-        raise FedsimError(
-            "secure_aggregation: a sum over one client hides nothing. Remedy: more federation.clients or a "
-            "higher federation.participation."
-        )
-    if rules.attacked_clients is not None:
-        raise FedsimError(
-            "federation.attacked_clients: under secure_aggregation the server sees only the sum over a "
-            "round's clients. Remedy: federation.attacked_clients=null."
-        )
-    return experiment
-
-
-def _check_public_images(config: DictConfig) -> None:
-    """Refuse public images that are the clients' own: the attack would be given what it is scored on."""
-    public = config.attack.get("public")
-    if (
-        isinstance(public, DictConfig)
-        and public.get("split") == "train"
-        and public.get("data") == config.data
-    ):
-        raise FedsimError(
-            "attack.public.split=train: the clients own the training split of this data set. "
-            "Remedy: attack.public.split=test, or another attack.public.data."
-        )
 
 
 def _parse(text: str) -> DictConfig:
