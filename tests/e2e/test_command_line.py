@@ -130,11 +130,20 @@ def test_a_run_that_fails_says_where_what_it_has_is(tmp_path: Path) -> None:
 def test_ctrl_c_ends_the_process_and_keeps_what_there_was(engine: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fedsim.cli", *FAST, "federation.rounds=100000", f"engine={engine}"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen([*command, "hydra.run.dir=out"], cwd=tmp_path, text=True, **pipes)
-    while process.poll() is None and not list((tmp_path / "out").glob("observations/round_2.*")):
-        pass
-    process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=60)
+    process = subprocess.Popen(
+        [*command, "hydra.run.dir=out"],
+        cwd=tmp_path,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in a shell's background
+        **pipes,
+    )
+    try:
+        while process.poll() is None and not list((tmp_path / "out").glob("observations/round_2.*")):
+            pass
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130, errors
     assert "interrupted; what there was is kept" in errors
     assert output.splitlines()[-1] == str(tmp_path / "out")
