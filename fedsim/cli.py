@@ -25,6 +25,7 @@ fedsim: a federated-learning attack laboratory.
   fedsim prove [KEY=VALUE ...]        train outside of a federation, with a sealed proof of learning
   fedsim verify PROOF [KEY=VALUE ...] judge such a proof; exit status: 0 accepted, 1 rejected,
                                       2 malformed, 3 could not be judged
+  fedsim verify RUN                   check the ledger of an audited run and the proofs beside it
   fedsim calibrate [KEY=VALUE ...]    measure what tells honest recomputation from a lie, on this machine
   fedsim keys DIR                     make the keys of a prover and of a verifier
   fedsim --version | --help
@@ -243,6 +244,10 @@ def _verify(arguments: Sequence[str]) -> None:
         raise FedsimError("expected a proof first: fedsim verify PROOF data=... model=... proof.keys=DIR")
     try:
         audit, training, _ = _central(arguments[1:])
+        if Path(arguments[0]).is_dir():
+            number, problem = audit.check_records(Path(arguments[0]))
+            print(f"changed: {problem}" if problem else f"unchanged: {number} proofs, as in the ledger")
+            sys.exit(1 if problem else 0)
         verdict = audit.verify_file(Path(arguments[0]), training)
     except FedsimError as error:
         print(f"fedsim: {error}", file=sys.stderr)

@@ -162,6 +162,10 @@ class Audit:
         """Write a prover's and a verifier's key pairs."""
         raise NotImplementedError
 
+    def check_records(self, folder: Path) -> tuple[int, str | None]:
+        """Return how many proofs a run was sent, and what was changed of them since."""
+        raise NotImplementedError
+
     def prove_training(self, training: CentralTraining) -> Path:
         """Train, and return the file that proves it."""
         raise NotImplementedError

@@ -37,9 +37,25 @@ def test_honest_clients_pass_with_a_distance_of_zero_and_learn_as_without(play_s
     assert metrics(audited)["recomputed"] == 0.5  # two of four steps
     assert "detection" not in metrics(audited)
     assert audited.history() == plain.history()
+    assert ledger.check_folder(audited.path / "proofs", "ledger.jsonl") == (6, None)
     entries = ledger.read(audited.path / "proofs" / "ledger.jsonl")
     assert [(entry.round, entry.client) for entry in entries] == [(v.round, v.client) for v in verdicts]
     assert (audited.path / "proofs" / "round_1.client_0.proof").stat().st_size == verdicts[0].bytes
+
+
+def test_kept_proofs_are_checked_against_their_ledger(play_small) -> None:
+    played = play_small(*AUDITED)
+    command = [sys.executable, "-m", "fedsim", "verify", str(played.path)]
+    good = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert good.stdout == "unchanged: 6 proofs, as in the ledger\n", good.stderr
+    kept = played.path / "proofs" / "round_2.client_1.proof"
+    kept.write_bytes(kept.read_bytes()[:-1] + b"x")
+    bad = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert bad.returncode == 1
+    assert "round_2.client_1.proof is not the proof that came in" in bad.stdout
+    kept.unlink()
+    missing = ledger.check_folder(played.path / "proofs", "ledger.jsonl")
+    assert "in the ledger and not in the folder" in str(missing[1])
 
 
 @pytest.mark.parametrize("cheat", CHEATS)
@@ -200,7 +216,7 @@ def test_a_proof_is_made_and_verified_on_the_command_line(tmp_path: Path) -> Non
 
 def test_a_calibration_prints_what_separates_honest_from_false(tmp_path: Path) -> None:
     small = ("model=mlp", "model.width=20", "proof.steps=20", "proof.intervals=[1,10]")
-    studies = "proof.study=[reproduction,initialisation,concatenation,costs]"
+    studies = "proof.study=[reproduction,initialisation,concatenation,costs,revealed]"
     done = fedsim("calibrate", *small, studies, "hydra.run.dir=made", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = [line.split(",") for line in Path(done.stdout.splitlines()[-1]).read_text().splitlines()]

@@ -17,6 +17,7 @@ from torch import nn
 from defenses.integrity.proof.central import batch_at, central_indices, train_centrally
 from defenses.integrity.proof.distances import DISTANCES, distance
 from defenses.integrity.proof.initialisation import initial_problem
+from defenses.integrity.proof.verify import Thoroughness, chosen_places
 from fedsim.errors import FedsimError
 from fedsim.interfaces import CentralTraining, Finding
 from fedsim.randomness import generator
@@ -45,6 +46,7 @@ def calibrate(training: CentralTraining, kind: str) -> list[Finding]:
         "initialisation": initialisation,
         "concatenation": concatenation,
         "costs": costs,
+        "revealed": revealed,
     }
     if unknown := [name for name in training.study if name not in studies]:
         raise FedsimError(f"proof.study: expected some of {', '.join(studies)}, got {unknown[0]!r}")
@@ -137,6 +139,22 @@ def costs(training: CentralTraining, kind: str) -> Iterator[Finding]:
         recorded.append(time.process_time() - started)
     share = min(recorded) / min(plain) - 1
     yield Finding(study="costs", case=f"k={epoch}", figure="recording / training", value=share)
+
+
+def revealed(training: CentralTraining, kind: str) -> Iterator[Finding]:
+    """Which share of the data a verifier gets to see, counted and by 1 - (1 - (Q + R) k / S)^E."""
+    total = len(training.train.labels)
+    epoch = max(1, total // training.batch_size)
+    how = Thoroughness(top=1, random=1, epoch=epoch)
+    for interval in training.intervals:
+        trace = train_centrally(training, interval)
+        places = chosen_places(trace, how, generator(training.seed, "revealed"))
+        seen = {index for place in places for step in trace.span(place) for index in trace.indices[step]}
+        share = min(1.0, 2 * interval / epoch)
+        expected = 1 - (1 - share) ** (training.steps / epoch)
+        case = f"k={interval}, Q=1, R=1"
+        yield Finding(study="revealed", case=case, figure="of the data", value=len(seen) / total)
+        yield Finding(study="revealed", case=case, figure="by the formula", value=expected)
 
 
 def _starts(steps: int, interval: int) -> list[int]:

@@ -62,6 +62,23 @@ def read(path: Path) -> list[Entry]:
     return entries
 
 
+def check_folder(folder: Path, name: str) -> tuple[int, str | None]:
+    """Return how many proofs came in, and what was changed since: in the chain or of the proofs."""
+    if not (folder / name).is_file():
+        raise FedsimError(f"no such file: {folder / name}. Remedy: a run with an audit and audit.keep=true.")
+    try:
+        entries = read(folder / name)
+    except FedsimError as error:
+        return 0, str(error)
+    for entry in entries:
+        path = folder / f"round_{entry.round}.client_{entry.client}.proof"
+        if not path.is_file():
+            return len(entries), f"{path} is in the ledger and not in the folder"
+        if hashlib.sha256(path.read_bytes()).hexdigest() != entry.proof:
+            return len(entries), f"{path} is not the proof that came in"
+    return len(entries), None
+
+
 def _last_line(path: Path) -> bytes:
     """Return the last whole line, after cutting off one that an interrupted write left behind."""
     with path.open("r+b") as file:

@@ -99,6 +99,10 @@ class ProofOfLearning(Audit):
         """Write a prover's and a verifier's key pairs."""
         central.make_keys(folder)
 
+    def check_records(self, folder: Path) -> tuple[int, str | None]:
+        """Check the ledger of a run and the proofs beside it."""
+        return ledger.check_folder(folder / "proofs", LEDGER)
+
     def prove_training(self, training: CentralTraining) -> Path:
         """Train, and return the file that proves it."""
         return central.prove_training(training, self.every)
