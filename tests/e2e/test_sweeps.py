@@ -31,20 +31,18 @@ def test_runs_elsewhere_end_in_one_report_and_failed_ones_in_the_exit_status(
 ) -> None:
     pytest.importorskip({"cores": "joblib", "submitit_local": "submitit"}[launcher])
     folder = tmp_path / "sweep"
-    good = sweep(folder, f"hydra/launcher={launcher}", "seed=0,1")
-    assert good.returncode == 0, good.stderr
-    assert good.stdout.splitlines()[-1] == str(folder)
-    assert (folder / "sweep.csv").read_text().count("complete") == 2
-    bad = sweep(tmp_path / "bad", f"hydra/launcher={launcher}", "attack=ilrg,rgap")
-    assert bad.returncode == 1
-    assert "batch of one" in (tmp_path / "bad" / "sweep.csv").read_text()
+    mixed = sweep(folder, f"hydra/launcher={launcher}", "attack=ilrg,rgap")
+    assert mixed.returncode == 1
+    assert mixed.stdout.splitlines()[-1] == str(folder), mixed.stderr
+    assert (folder / "sweep.csv").read_text().count(",complete") == 1
+    assert "batch of one" in (folder / "sweep.csv").read_text()
 
 
 @pytest.mark.slow
 def test_a_search_minimises_its_objective(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     noise = ("defense=[noise]", "defense.noise.sigma=tag(log, interval(1e-4, 1))", "objective=irec")
-    done = sweep(tmp_path / "search", "hydra/sweeper=search", "hydra.sweeper.n_trials=4", *noise)
+    done = sweep(tmp_path / "search", "hydra/sweeper=search", "hydra.sweeper.n_trials=3", *noise)
     assert done.returncode == 0, done.stderr
     best = yaml.safe_load((tmp_path / "search" / "optimization_results.yaml").read_text())
     found = (tmp_path / "search" / "sweep.csv").read_text().splitlines()
