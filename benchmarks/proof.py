@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from attacks.integrity.spoofing.inverse_gradient import SOLVERS, invert_step
+from defenses.integrity.proof.calibrate import costs
 from defenses.integrity.proof.central import batch_at, central_indices, train_centrally
 from defenses.integrity.proof.distances import distance
 from defenses.integrity.proof.initialisation import initial_problem
@@ -49,19 +50,8 @@ def verification(steps: int) -> None:
 
 def recording(steps: int) -> None:
     made = training(Path(), f"proof.steps={steps}", "proof.batch_size=100")
-    epoch = len(made.train.labels) // made.batch_size
-    plain, recorded = list[float](), list[float]()
-    for _ in range(3):
-        started = time.perf_counter()
-        model = made.fresh(0)
-        for step in range(steps):
-            sgd_step(model, batch_at(made, central_indices(made, step)), made.learning_rate)
-        plain.append(time.perf_counter() - started)
-        started = time.perf_counter()
-        train_centrally(made, epoch)
-        recorded.append(time.perf_counter() - started)
-    cost = min(recorded) / min(plain) - 1
-    print(f"\nrecording at k = S = {epoch}: {cost:+.3f} of training, by the clock (bar .05)")
+    (found,) = costs(made, "l2")
+    print(f"\n{found.figure} at {found.case}: {found.value:+.3f} (bar .05)")
 
 
 def inversion(steps: int) -> None:

@@ -6,9 +6,11 @@ Assumes: the verifier takes any learning rate.
 Caught by: a pinned learning rate.
 """
 
+import dataclasses
+
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Behaviour
-from fedsim.training import Claim, LocalWork, claim_of, train_steps
+from fedsim.training import Claim, LocalWork, honest
 
 
 class Infinitesimal(Behaviour):
@@ -24,13 +26,4 @@ class Infinitesimal(Behaviour):
 
     def train(self, work: LocalWork) -> Claim:
         """Take the steps, each of no size."""
-        batches = work.own_batches()
-        trace = train_steps(
-            work.model,
-            work.sent,
-            batches,
-            work.own_indices(),
-            learning_rate=self.learning_rate,
-            every=work.every,
-        )
-        return claim_of(work.sent, trace, batches)
+        return honest(dataclasses.replace(work, learning_rate=self.learning_rate))
