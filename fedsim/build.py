@@ -220,7 +220,7 @@ def client_setup(config_text: str, folder: Path) -> ClientSetup:
         defenses=_list(config.defense, Defense, "defense"),
         behaviours=_cheats(config, rules)[1],
         audit=_audit(config, rules, ()),
-        num_classes=data.task.num_classes,
+        task=data.task,
         seed=config.seed,
         device=str(config.device),
         threads=config.threads,

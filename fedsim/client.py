@@ -35,7 +35,7 @@ class ClientSetup:
     defenses: tuple[Defense, ...]
     behaviours: tuple[Behaviour, ...]  # of every client; empty: all are honest
     audit: Audit | None
-    num_classes: int
+    task: Task
     seed: int
     device: str
     threads: int
@@ -119,7 +119,7 @@ def local_round(
             random = generator(setup.seed, "defense batch", place, round, client, step)
             images, labels = defense.on_batch(images, labels, random)
         if labels.ndim == 2:  # shares of the classes that were there
-            labels = functional.pad(labels, (0, setup.num_classes - labels.shape[1]))
+            labels = functional.pad(labels, (0, setup.task.num_classes - labels.shape[1]))
         images, labels = images.to(setup.device), labels.to(setup.device)
         gradient, loss = batch_gradient(model, images, labels)
         losses.append(loss)
@@ -133,7 +133,7 @@ def local_round(
     told: dict[str, int | float | list[int]] = {
         "num_examples": len(truth.labels),
         "loss": sum(losses) / len(losses),
-        "class_counts": truth.labels.bincount(minlength=setup.num_classes).tolist(),
+        "class_counts": truth.labels.bincount(minlength=setup.task.num_classes).tolist(),
     }
     if rules.mode == "fedsgd":
         return {name: tensor.cpu() for name, tensor in gradient.items()}, truth, told
@@ -177,7 +177,7 @@ def local_work(setup: ClientSetup, sent: Weights, round: int, client: int) -> Lo
         every=1 if setup.audit is None else setup.audit.every,
         indices=lambda step: step_indices(setup, round, client, step),
         batch=batch,
-        num_classes=setup.num_classes,
+        task=setup.task,
         owned=setup.shares[client],
         generator=generator(setup.seed, "behaviour", round, client),
     )
@@ -192,7 +192,7 @@ def _claimed_round(setup: ClientSetup, work: LocalWork, context: Context) -> Rec
         "num_examples": len(labels),
         "learning_rate": setup.federation.local_lr,
         "local_steps": setup.federation.local_steps,
-        "class_counts": labels.bincount(minlength=setup.num_classes).tolist(),
+        "class_counts": labels.bincount(minlength=setup.task.num_classes).tolist(),
     }
     disclosed = MetricRecord({name: told[name] for name in setup.federation.disclose if name in told})
     content = RecordDict({"arrays": encode(claim.update), "disclosed": disclosed})

@@ -95,6 +95,37 @@ class Behaviour:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Challenge:
+    """A step of a trace, to be claimed for other data, and what there is to make that of."""
+
+    model: nn.Module  # with the weights before the step
+    batch: Batch  # that the step is taken on
+    unwanted: Tensor  # places in the batch of the examples that must not appear
+    task: Task
+    owned: Tensor  # indices of other examples at hand, none of them in the batch
+    examples: Callable[[Tensor], Batch]  # the examples at indices
+    generator: Generator
+
+
+class Forgery:
+    """A way to another batch with the same update, and the domain where its batches lie.
+
+    pixels: `uint8` (multiples of 1/255 in [0, 1]), `box` (in [0, 1]) or `real`; classes: labels are classes.
+    """
+
+    pixels: str = "real"
+    classes: bool = True
+
+    def compose(self, challenge: Challenge) -> Batch:
+        """Return the batch to train on: the one at hand, unless the forgery must plan ahead."""
+        return challenge.batch
+
+    def forge(self, challenge: Challenge) -> Batch:
+        """Return the batch to claim."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Submission:
     """What a server holds in hand when it audits a reply, and how it asks for more."""
 
@@ -131,6 +162,33 @@ class CentralTraining:
     folder: Path  # for what is written
     study: tuple[str, ...]  # what a calibration looks at
     intervals: tuple[int, ...]  # between checkpoints, to calibrate for
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RecordedStep:
+    """A step of a trace, as a verifier knows it who trained himself."""
+
+    model: nn.Module  # its weights are overwritten
+    before: Weights
+    after: Weights
+    batch: Batch
+    task: Task
+    learning_rate: float
+    precision: str
+    threads: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepVerdict:
+    """What a verifier finds of the claim that a step was taken on another batch."""
+
+    accepted: bool
+    check: str = ""  # the one that failed: distinct, domain or step
+    reason: str = ""
+    domain: str  # the strictest that the claimed batch lies in
+    error: float  # of the recomputed weights, l2
+    benign: float  # the largest of honest recomputations
+    delta: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +230,14 @@ class Audit:
 
     def verify_file(self, path: Path, training: CentralTraining) -> Verdict:
         """Judge such a file."""
+        raise NotImplementedError
+
+    def judge_step(self, step: RecordedStep, claimed: Batch, delta: float | None) -> StepVerdict:
+        """Judge the claim that a step was taken on another batch; delta None: calibrated on this step."""
+        raise NotImplementedError
+
+    def suspicions(self, batch: Batch, reference: Batch) -> dict[str, float]:
+        """Measure how unlike other data a batch is, by several statistics; more is stranger."""
         raise NotImplementedError
 
     def calibrate(self, training: CentralTraining) -> Sequence[Finding]:

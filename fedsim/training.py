@@ -2,14 +2,16 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from fedsim.types import Weights
+from fedsim.types import Task, Weights
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,7 +50,7 @@ class LocalWork:
     every: int  # steps between the checkpoints of a trace
     indices: Callable[[int], Tensor]  # of a step's examples, in the client's data
     batch: Callable[[Tensor], Batch]  # the examples at these indices
-    num_classes: int
+    task: Task
     owned: Tensor  # indices of the client's own examples
     generator: Generator  # for whoever needs chance
 
@@ -114,6 +116,13 @@ def train_steps(
         indices=indices,
         digests=tuple(digests),
     )
+
+
+def arithmetic(precision: str) -> AbstractContextManager[Any]:
+    """Return the context in which steps are computed: autocast for bfloat16 and float16."""
+    if precision in ("float32", "float64"):
+        return nullcontext()
+    return torch.autocast("cpu", dtype=getattr(torch, precision))
 
 
 def sgd_step(model: nn.Module, batch: Batch, learning_rate: float) -> None:

@@ -56,7 +56,7 @@ def work(data, number: int, steps: int = STEPS) -> LocalWork:
         every=1,
         indices=indices,
         batch=lambda chosen: Batch(images=data.train.batch(chosen), labels=data.train.labels[chosen]),
-        num_classes=10,
+        task=TASK,
         owned=owned,
         generator=generator(number, "cheat"),
     )

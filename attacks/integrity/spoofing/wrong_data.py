@@ -28,7 +28,7 @@ class WrongData(Behaviour):
     def train(self, work: LocalWork) -> Claim:
         """Train on flipped labels."""
         own = work.own_batches()
-        used = [Batch(images=b.images, labels=(b.labels + 1) % work.num_classes) for b in own]
+        used = [Batch(images=b.images, labels=(b.labels + 1) % work.task.num_classes) for b in own]
         rate = work.learning_rate * self.strength
         trace = train_steps(work.model, work.sent, used, work.own_indices(), learning_rate=rate, every=1)
         return claimed(work, trace.checkpoints, used if self.shows == "used" else own)

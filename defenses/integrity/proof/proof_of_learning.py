@@ -8,13 +8,16 @@ from pathlib import Path
 
 from defenses.integrity.proof import calibrate, central, ledger
 from defenses.integrity.proof.distances import LIMITED
+from defenses.integrity.proof.domain import DOMAINS
+from defenses.integrity.proof.game import judge_step
+from defenses.integrity.proof.suspicion import suspicions
 from defenses.integrity.proof.proof import proof_of, to_bytes
 from defenses.integrity.proof.seal import reading_key, seal, signing_key
 from defenses.integrity.proof.verify import Expected, Thoroughness, verify
 from fedsim.errors import FedsimError
-from fedsim.interfaces import Audit, CentralTraining, Finding, Submission
+from fedsim.interfaces import Audit, CentralTraining, Finding, RecordedStep, StepVerdict, Submission
 from fedsim.randomness import generator
-from fedsim.training import Claim
+from fedsim.training import Batch, Claim
 from fedsim.types import Verdict
 
 LEDGER = "ledger.jsonl"
@@ -31,6 +34,7 @@ class ProofOfLearning(Audit):
         random: int = 1,
         delta: float = 1e-6,
         distance: str = "l2",
+        domain: str = "uint8",
         pin_learning_rate: bool = True,
         rejected_weight: float = 0.0,
         keep: bool = True,
@@ -38,6 +42,7 @@ class ProofOfLearning(Audit):
         """Set the checkpoint interval, how many steps are done again, and how far they may end up.
 
         top: largest updates of a round (Q); random: others (R); delta: see `fedsim calibrate`.
+        domain: of the pixels that a batch may have: `uint8`, `box` ([0, 1]) or `real`.
         pin_learning_rate: refuse a trace of another learning rate, such as an endlessly small one.
         rejected_weight: of a rejected update in the mean; keep: proofs and ledger in the run folder.
         """
@@ -53,10 +58,12 @@ class ProofOfLearning(Audit):
             raise FedsimError(f"audit.delta: expected a positive number, got {delta!r}")
         if not isinstance(distance, str) or distance not in LIMITED:
             raise FedsimError(f"audit.distance: expected one of {', '.join(LIMITED)}, got {distance!r}")
+        if domain not in DOMAINS:
+            raise FedsimError(f"audit.domain: expected one of {', '.join(DOMAINS)}, got {domain!r}")
         if not isinstance(rejected_weight, int | float) or not 0 <= rejected_weight <= 1:
             raise FedsimError(f"audit.rejected_weight: expected a share in [0, 1], got {rejected_weight}")
         self.every = every
-        self.how = Thoroughness(top=top, random=random, delta=delta, distance=distance)
+        self.how = Thoroughness(top=top, random=random, delta=delta, distance=distance, domain=domain)
         self.pin_learning_rate = pin_learning_rate
         self.rejected_weight = rejected_weight
         self.keep = keep
@@ -115,6 +122,14 @@ class ProofOfLearning(Audit):
     def calibrate(self, training: CentralTraining) -> list[Finding]:
         """Measure what tells honest recomputation from a lie, on this machine."""
         return calibrate.calibrate(training, self.how.distance)
+
+    def judge_step(self, step: RecordedStep, claimed: Batch, delta: float | None) -> StepVerdict:
+        """Judge the claim that a step was taken on another batch."""
+        return judge_step(step, claimed, self.how.domain, delta)
+
+    def suspicions(self, batch: Batch, reference: Batch) -> dict[str, float]:
+        """Measure how unlike other data a batch is, by several statistics; more is stranger."""
+        return suspicions(batch, reference)
 
     def _keep(self, submission: Submission) -> None:
         folder = submission.folder / "proofs"

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from torch import Generator, nn
 
 from defenses.integrity.proof.distances import distance
+from defenses.integrity.proof.domain import batch_problem
 from defenses.integrity.proof.initialisation import initial_problem
 from defenses.integrity.proof.proof import Malformed, Proof, from_bytes
 from defenses.integrity.proof.seal import BadSignature, Unreadable, unseal
@@ -33,6 +34,7 @@ class Thoroughness:
     random: int = 1  # R: of each epoch, others, drawn after sealing
     delta: float = 1e-6  # how far a recomputed checkpoint may be from the claimed one
     distance: str = "l2"
+    domain: str = "uint8"  # where pixels must lie
     epoch: int | None = None  # steps; None: all is one epoch
 
 
@@ -171,7 +173,7 @@ def _check_steps(
         if len(batches) != len(span):
             raise Rejected("data", f"{len(span)} batches asked for, {len(batches)} shown", span[0])
         for step, batch in zip(span, batches, strict=True):
-            if problem := batch_problem(batch, len(trace.indices[step]), expected.task):
+            if problem := batch_problem(batch, len(trace.indices[step]), expected.task, how.domain):
                 raise Rejected("data", problem, step)
             if batch_digest(batch) != trace.digests[step]:
                 raise Rejected("data", "the batch shown is not the one in the proof", step)
@@ -195,24 +197,6 @@ def chosen_places(trace: Trace, how: Thoroughness, challenge: Generator) -> list
         order = torch.randperm(len(rest), generator=challenge)[: how.random].tolist()
         chosen += places[: how.top] + [rest[place] for place in order]
     return chosen
-
-
-def batch_problem(batch: Batch, size: int, task: Task) -> str | None:
-    """Say what keeps a batch from being so many images of the task with a class each, or None.
-
-    A gradient of anything else may be anything: of shares of classes, of none, of pixels without bounds.
-    """
-    images, labels = batch.images, batch.labels
-    if images.dtype != torch.float32 or tuple(images.shape) != (size, *task.input_shape):
-        shape = tuple(images.shape)
-        return f"expected images {(size, *task.input_shape)} of float32, got {shape} of {images.dtype}"
-    if labels.dtype != torch.int64 or tuple(labels.shape) != (size,):
-        return f"expected {size} labels of int64, got {tuple(labels.shape)} of {labels.dtype}"
-    if not (float(images.min()) >= 0 and float(images.max()) <= 1):  # also false for NaN
-        return "expected pixels in [0, 1]"
-    if int(labels.min()) < 0 or int(labels.max()) >= task.num_classes:
-        return f"expected labels from 0 to {task.num_classes - 1}"
-    return None
 
 
 def _size_of_update(before: Weights, after: Weights) -> float:

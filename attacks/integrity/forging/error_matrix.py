@@ -1,0 +1,55 @@
+"""Another error for each example, and images to go with it: other images, other labels, the same gradient.
+
+What it gains: a batch that shares neither images nor labels with the one that was used.
+Paper: Suliman et al., Towards a Re-evaluation of Data Forging Attacks in Practice (2024), proposition 3.
+Assumes: softmax regression, at least as many examples as classes, a verifier who takes any real pixels and labels.
+Caught by: looking at the labels: they are not classes.
+"""
+
+import copy
+
+import torch
+
+from attacks.integrity.forging.first_layer import first_layer
+from attacks.privacy import least_squares
+from fedsim.errors import FedsimError
+from fedsim.interfaces import Challenge, Forgery
+from fedsim.training import Batch
+
+
+class ErrorMatrix(Forgery):
+    """Draws errors D, solves X D = b G for the images nearest to others at hand, and reads off the labels."""
+
+    pixels = "real"
+    classes = False
+
+    def __init__(self, *, size: float = 0.5) -> None:
+        """Set the deviation of the errors that are drawn."""
+        if not isinstance(size, int | float) or not 0 < size < float("inf"):
+            raise FedsimError(f"forgery.size: expected a positive number, got {size!r}")
+        self.size = size
+
+    def forge(self, challenge: Challenge) -> Batch:
+        """Draw errors whose rows sum to 0, then images and labels that have them."""
+        batch, model = challenge.batch, copy.deepcopy(challenge.model).double()
+        layer = first_layer(model, batch)
+        number, classes = layer.errors.shape
+        if not layer.only or number < classes:
+            raise FedsimError(
+                f"forgery=[error_matrix]: expected one linear layer and at least {classes} examples, got "
+                f"{number} examples{'' if layer.only else ' and a deeper model'}. Remedy: model=softmax, a larger batch."
+            )
+        errors = self.size * torch.randn(number, classes, generator=challenge.generator, dtype=torch.float64)
+        errors -= errors.mean(dim=1, keepdim=True)
+        # Both X D and the sums of D are in the gradient, of weight and of bias: keep the sums too.
+        errors += (layer.errors.sum(dim=0) - errors.sum(dim=0)) / number
+        pixels = batch.images.double().flatten(1)
+        others = challenge.examples(challenge.owned[torch.arange(number) % len(challenge.owned)])
+        start = others.images.double().flatten(1)
+        # X' = start + C with D^T C = D0^T X0 - D^T start, and C as short as can be.
+        images = start + least_squares.fit(errors.T, layer.errors.T @ pixels - errors.T @ start)
+        with torch.no_grad():
+            logits = model(images.view_as(batch.images))
+        labels = logits.softmax(dim=1) - errors
+        kind = batch.images.dtype
+        return Batch(images=images.view_as(batch.images).to(kind), labels=labels.to(kind))

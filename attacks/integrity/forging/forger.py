@@ -1,0 +1,57 @@
+"""A client that trains on its data and claims other data for its update.
+
+What it gains: a proof of training in which its examples do not appear.
+Paper: Thudi et al., On the Necessity of Auditable Algorithmic Definitions for Machine Unlearning (USENIX
+    Security 2022); the forgery is a choice of its own (`forgery`).
+Assumes: what the forgery assumes.
+Caught by: a recomputed step, or data outside of the domain, depending on the forgery.
+"""
+
+from dataclasses import replace
+
+import torch
+
+from attacks.integrity.forging.greedy import Greedy
+from attacks.integrity.spoofing.fabricate import claimed
+from fedsim.errors import FedsimError
+from fedsim.interfaces import Behaviour, Challenge, Forgery
+from fedsim.training import Batch, Claim, LocalWork, load_weights, sgd_step, weights_of
+
+
+class Forger(Behaviour):
+    """Trains as asked, a step at a time, and claims a forged batch for each."""
+
+    def __init__(self, *, forgery: Forgery | None = None, fraction: float = 1.0) -> None:
+        """Set how to forge (null: greedy search), and which share of each batch must not appear.
+
+        At least one example is replaced.
+        """
+        if not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
+            raise FedsimError(f"client.forger.fraction: expected a share in [0, 1], got {fraction!r}")
+        self.forgery = forgery or Greedy()
+        self.fraction = fraction
+
+    def train(self, work: LocalWork) -> Claim:
+        """Take each step on what the forgery composes, and claim what it forges."""
+        load_weights(work.model, work.sent)
+        every_step, forged = [weights_of(work.model)], list[Batch]()
+        for step in range(work.steps):
+            challenge = self._challenge(work, step)
+            used = self.forgery.compose(challenge)
+            forged.append(self.forgery.forge(replace(challenge, batch=used)))
+            sgd_step(work.model, used, work.learning_rate)
+            every_step.append(weights_of(work.model))
+        return claimed(work, every_step, forged)
+
+    def _challenge(self, work: LocalWork, step: int) -> Challenge:
+        own = work.indices(step)
+        number = max(1, round(self.fraction * len(own)))
+        return Challenge(
+            model=work.model,
+            batch=work.batch(own),
+            unwanted=torch.randperm(len(own), generator=work.generator)[:number].sort().values,
+            task=work.task,
+            owned=work.owned[~torch.isin(work.owned, own)],
+            examples=work.batch,
+            generator=work.generator,
+        )

@@ -1,0 +1,72 @@
+"""Greedy search at the price of one gradient for each example: batches are then sums.
+
+What it gains: the same as greedy search, from far more candidate batches in the same time.
+Paper: Kong et al., Can Membership Inferencing be Refuted? (2023), who make Thudi et al.'s search cheaper.
+Assumes: a loss that is a mean over examples, so that a batch's gradient is the mean of theirs.
+Caught by: any recomputed step, at a delta that was calibrated.
+"""
+
+import torch
+from torch import Tensor
+
+from attacks.integrity.forging.replacement import expect_examples, flat_gradient, gap, replaced
+from fedsim.errors import FedsimError
+from fedsim.interfaces import Challenge, Forgery
+from fedsim.training import Batch, batch_gradient
+
+COORDINATES = 20_000  # of the gradient, drawn at random: enough to rank candidates by
+FINAL = 5  # candidates that are compared by their whole gradient
+
+
+class Kong(Forgery):
+    """Many random replacements, ranked by sums of the examples' own gradients; the best few are checked."""
+
+    pixels = "uint8"
+
+    def __init__(self, *, examples: int = 200, candidates: int = 2000) -> None:
+        """Set how many examples to take gradients of, and how many batches to make of them."""
+        for name, value in (("examples", examples), ("candidates", candidates)):
+            if not isinstance(value, int) or value < 1:
+                raise FedsimError(f"forgery.{name}: expected at least 1, got {value!r}")
+        self.examples = examples
+        self.candidates = candidates
+
+    def forge(self, challenge: Challenge) -> Batch:
+        """Take gradients of some examples once, then rank batches of them."""
+        number = expect_examples(challenge)
+        chance = challenge.generator
+        drawn = torch.randperm(len(challenge.owned), generator=chance)[: max(self.examples, number)]
+        others = challenge.examples(challenge.owned[drawn])
+        size = sum(parameter.numel() for parameter in challenge.model.parameters())
+        places = torch.randperm(size, generator=chance)[:COORDINATES]
+        mine = _gradients(challenge, challenge.batch, challenge.unwanted, places).sum(dim=0)
+        theirs = _gradients(challenge, others, torch.arange(len(drawn)), places)
+        # With one example to replace, every other is a candidate; with more, random sets of them are.
+        sets = torch.stack(
+            [torch.randperm(len(drawn), generator=chance)[:number] for _ in range(self.candidates)]
+            if number > 1
+            else [torch.tensor([place]) for place in range(len(drawn))]
+        )
+        distances = torch.stack([(theirs[chosen].sum(dim=0) - mine).square().sum() for chosen in sets])
+        wanted, _ = batch_gradient(challenge.model, challenge.batch.images, challenge.batch.labels)
+
+        def whole_gap(batch: Batch) -> float:
+            return gap(batch_gradient(challenge.model, batch.images, batch.labels)[0], wanted)
+
+        best = [sets[place] for place in distances.argsort()[:FINAL]]
+        return min(
+            (
+                replaced(challenge, Batch(images=others.images[chosen], labels=others.labels[chosen]))
+                for chosen in best
+            ),
+            key=whole_gap,
+        )
+
+
+def _gradients(challenge: Challenge, batch: Batch, rows: Tensor, places: Tensor) -> Tensor:
+    """Return the gradients of single examples at some coordinates."""
+    found = [
+        batch_gradient(challenge.model, batch.images[row : row + 1], batch.labels[row : row + 1])[0]
+        for row in rows.tolist()
+    ]
+    return torch.stack([flat_gradient(gradient)[places] for gradient in found])

@@ -1,0 +1,40 @@
+"""Each unwanted example gives way to the nearest of its own class.
+
+What it gains: a trace without these examples, that looks like the real one.
+Paper: Zhang et al., Verification of Machine Unlearning is Fragile (ICML 2024).
+Assumes: data sets with near twins in a class, such as MNIST.
+Caught by: any recomputed step, at a delta that was calibrated.
+"""
+
+import torch
+
+from attacks.integrity.forging.replacement import expect_examples, replaced
+from fedsim.errors import FedsimError
+from fedsim.interfaces import Challenge, Forgery
+from fedsim.training import Batch
+
+
+class Nearest(Forgery):
+    """The nearest other example of the same class, by the distance of pixels; none is used twice."""
+
+    pixels = "uint8"
+
+    def __init__(self, *, examples: int = 5000) -> None:
+        """Set among how many examples at hand to look."""
+        if not isinstance(examples, int) or examples < 1:
+            raise FedsimError(f"forgery.examples: expected at least 1, got {examples!r}")
+        self.examples = examples
+
+    def forge(self, challenge: Challenge) -> Batch:
+        """Replace each unwanted example by its nearest neighbour."""
+        number = expect_examples(challenge)
+        drawn = torch.randperm(len(challenge.owned), generator=challenge.generator)
+        others = challenge.examples(challenge.owned[drawn[: max(self.examples, number)]])
+        mine, labels = challenge.batch.images[challenge.unwanted], challenge.batch.labels[challenge.unwanted]
+        distances = torch.cdist(mine.flatten(1).float(), others.images.flatten(1).float())
+        distances[labels[:, None] != others.labels[None]] += 1e6  # another class only where a class is used up
+        chosen = list[int]()
+        for row in distances:
+            row[chosen] = float("inf")
+            chosen.append(int(row.argmin()))
+        return replaced(challenge, Batch(images=others.images[chosen], labels=others.labels[chosen]))

@@ -1,0 +1,38 @@
+"""Putting other examples in the place of unwanted ones."""
+
+import torch
+from torch import Tensor
+
+from fedsim.errors import FedsimError
+from fedsim.interfaces import Challenge
+from fedsim.training import Batch
+from fedsim.types import Weights
+
+
+def expect_examples(challenge: Challenge) -> int:
+    """Return how many examples have to be replaced; complain if fewer others are at hand."""
+    number = len(challenge.unwanted)
+    if len(challenge.owned) < number:
+        raise FedsimError(
+            f"forgery: {number} examples to replace, {len(challenge.owned)} others at hand. "
+            "Remedy: a smaller batch or fraction, or more data."
+        )
+    return number
+
+
+def replaced(challenge: Challenge, others: Batch) -> Batch:
+    """Return the batch with other examples in the place of the unwanted ones."""
+    images, labels = challenge.batch.images.clone(), challenge.batch.labels.clone()
+    images[challenge.unwanted] = others.images.to(images)
+    labels[challenge.unwanted] = others.labels
+    return Batch(images=images, labels=labels)
+
+
+def gap(one: Weights, other: Weights) -> float:
+    """Return the squared distance of two gradients."""
+    return sum(float((one[name] - other[name]).square().sum()) for name in one)
+
+
+def flat_gradient(gradient: Weights) -> Tensor:
+    """Return a gradient as one vector."""
+    return torch.cat([tensor.flatten() for tensor in gradient.values()])
