@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from defenses.integrity.proof import reproduction
 from defenses.integrity.proof.calibrate import calibrate
@@ -13,15 +14,17 @@ from fedsim import build
 from fedsim.data.synthetic import synthetic
 from fedsim.errors import FedsimError
 from fedsim.interfaces import CentralTraining
-from fedsim.models.lenet5 import lenet5
+from fedsim.models.layers import Normalize
 from fedsim.training import load_weights, weights_of
 
 DATA = synthetic(shape=(1, 16, 16), num_classes=4, train_size=96, test_size=8)
 
 
-def fresh(number: int) -> torch.nn.Module:
+def fresh(number: int) -> nn.Module:
+    """Return one convolution and one linear layer: enough for kernels to differ, and quick on any machine."""
     torch.manual_seed(500 + number)
-    return lenet5(DATA.task).eval()
+    layers = (nn.Conv2d(1, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(216, 4))
+    return nn.Sequential(Normalize(DATA.task), *layers).eval()
 
 
 @pytest.fixture
