@@ -167,6 +167,7 @@ def central_training(config: DictConfig, folder: Path) -> tuple[Audit, CentralTr
         folder=folder,
         study=tuple(proof.study),
         intervals=tuple(proof.intervals),
+        batch_sizes=tuple(proof.batch_sizes),
     )
     return auditor(config), training
 

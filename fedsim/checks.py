@@ -55,10 +55,11 @@ def check_proof(config: DictConfig) -> None:
     assert isinstance(proof, dict)
     for key in ("steps", "batch_size"):
         expect(key, "a whole number of at least 1", _is_whole(proof[key]))
-    rate, intervals, study = proof["learning_rate"], proof["intervals"], proof["study"]
+    rate, study = proof["learning_rate"], proof["study"]
     expect("learning_rate", "a positive number", isinstance(rate, int | float) and 0 < rate < math.inf)
-    listed = isinstance(intervals, list) and bool(intervals) and all(map(_is_whole, intervals))
-    expect("intervals", "a list of whole numbers of at least 1", listed)
+    for key in ("intervals", "batch_sizes"):
+        listed = isinstance(proof[key], list) and bool(proof[key]) and all(map(_is_whole, proof[key]))
+        expect(key, "a list of whole numbers of at least 1", listed)
     expect("study", "a list of studies, such as [reproduction]", isinstance(study, list) and bool(study))
     expect("precision", "float32 or float16", proof["precision"] in ("float32", "float16"))
     if config.model.get("checkpoint"):

@@ -162,6 +162,7 @@ class CentralTraining:
     folder: Path  # for what is written
     study: tuple[str, ...]  # what a calibration looks at
     intervals: tuple[int, ...]  # between checkpoints, to calibrate for
+    batch_sizes: tuple[int, ...]  # to compare
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

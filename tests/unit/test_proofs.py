@@ -51,6 +51,7 @@ def training(tmp_path_factory) -> CentralTraining:
         folder=tmp_path_factory.mktemp("central"),
         study=(),
         intervals=(1,),
+        batch_sizes=(8,),
     )
 
 

@@ -1,0 +1,220 @@
+"""Errors of honest recomputation: by checkpoint interval, batch size, precision, and machine.
+
+Paper: Jia et al., Proof-of-Learning: Definitions and Practice (S&P 2021): table I, figures 1 to 3
+    (reproduction).
+    Suliman et al., Towards a Re-evaluation of Data Forging Attacks in Practice (2024), section 4.1: figure 2
+    (batch_sizes), table 2 (precision), table 3 (machines). Theirs are GPUs; threads and kernels stand in.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from defenses.integrity.proof.central import batch_at, train_centrally
+from defenses.integrity.proof.distances import DISTANCES, distance
+from fedsim.interfaces import CentralTraining, Finding
+from fedsim.randomness import generator
+from fedsim.training import Batch, Trace, apply_step, batch_gradient, load_weights, sgd_step, weights_of
+from fedsim.types import Weights
+
+SAFETY = 10.0  # delta, in units of the largest honest error
+LEAST = 1e-9  # where nothing differed here, another machine may still
+Step = Callable[[nn.Module, Batch, float], None]
+Around = Callable[[], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variation:
+    """Another way of computing the same steps."""
+
+    name: str
+    step: Step = sgd_step
+    around: Around = nullcontext
+    exact: bool = True  # float32: what a verifier must put up with
+
+
+def reproduction(training: CentralTraining, kind: str) -> Iterator[Finding]:
+    """Errors of recomputing k steps, by k and by what differs; the distance of unrelated models; a delta."""
+    whole = train_centrally(training, 1)
+    other = train_centrally(training, training.steps, number=1)
+    reference = {name: distance(name, whole.checkpoints[-1], other.checkpoints[-1]) for name in DISTANCES}
+    for name, value in reference.items():
+        yield Finding(study="reproduction", case="unrelated models", figure=f"d_ref {name}", value=value)
+    model = training.fresh(0)
+    for interval in training.intervals:
+        largest = 0.0
+        for variation in variations(training):
+            errors = dict.fromkeys(DISTANCES, 0.0)
+            for start in _starts(training.steps, interval):
+                again = _recompute(model, whole, training, start, interval, variation)
+                claimed = whole.checkpoints[min(start + interval, training.steps)]
+                errors = {name: max(value, distance(name, again, claimed)) for name, value in errors.items()}
+            case = f"k={interval}, {variation.name}"
+            for name, value in errors.items():
+                yield Finding(study="reproduction", case=case, figure=name, value=value)
+                share = value / reference[name] if reference[name] else 0.0
+                yield Finding(study="reproduction", case=case, figure=f"{name} / d_ref", value=share)
+            if variation.exact:
+                largest = max(largest, errors[kind])
+        case = f"k={interval}, delta for {kind}"
+        yield Finding(study="reproduction", case=case, figure="delta", value=max(SAFETY * largest, LEAST))
+
+
+def batch_sizes(training: CentralTraining, kind: str) -> Iterator[Finding]:
+    """Errors of recomputing single steps, by batch size and by what differs; the model's size."""
+    number = sum(parameter.numel() for parameter in training.fresh(0).parameters())
+    yield Finding(study="batch_sizes", case="the model", figure="parameters", value=float(number))
+    total = len(training.train.labels)
+    for size in sorted({min(size, total) for size in training.batch_sizes}):
+        sized = replace(training, batch_size=size)
+        trace = train_centrally(sized, 1)
+        for variation in _exact(sized):
+            case = f"b={size}, {variation.name}"
+            yield from _single_steps("batch_sizes", case, trace, sized, variation, kind)
+
+
+def precision(training: CentralTraining, kind: str) -> Iterator[Finding]:
+    """Errors of recomputing single steps in the precision that they were done in (no loss scaling)."""
+    precisions: dict[str, Around] = {
+        "float32": nullcontext,
+        "bfloat16": _autocast(torch.bfloat16),
+        "float16": _autocast(torch.float16),
+    }
+    for name, around in precisions.items():
+        with around():
+            trace = train_centrally(training, 1)
+        for variation in _exact(training):
+            alike = replace(variation, around=_nested(around, variation.around))
+            case = f"{name}, {variation.name}"
+            yield from _single_steps("precision", case, trace, training, alike, kind)
+
+
+def machines(training: CentralTraining, kind: str) -> Iterator[Finding]:
+    """Errors of recomputing single steps on every stand-in for a machine that were done on every other."""
+    for there in _stand_ins(training):
+        with there.around():
+            trace = train_centrally(training, 1)
+        for here in _stand_ins(training):
+            case = f"{there.name} -> {here.name}"
+            yield from _single_steps("machines", case, trace, training, here, kind)
+
+
+def variations(training: CentralTraining) -> list[Variation]:
+    """Return how an honest verifier's machine may differ, and two precisions that do not pass."""
+    more = training.threads + 1
+    return [
+        Variation(name="the same"),
+        Variation(name=f"{more} threads", around=lambda: _threads(more)),
+        Variation(name="permuted batch", step=_permuted),
+        Variation(name="micro-batches", step=_micro_batches),
+        Variation(name="other kernels", around=_plain_kernels),
+        Variation(name="bfloat16", around=_autocast(torch.bfloat16), exact=False),
+        Variation(name="float16 checkpoints", exact=False),
+    ]
+
+
+def _exact(training: CentralTraining) -> list[Variation]:
+    return [variation for variation in variations(training) if variation.exact]
+
+
+def _stand_ins(training: CentralTraining) -> list[Variation]:
+    """Return what on one machine differs as machines do: the order of sums, and the code that adds."""
+    more = training.threads + 1
+
+    def threads() -> AbstractContextManager[None]:
+        return _threads(more)
+
+    return [
+        Variation(name="default"),
+        Variation(name=f"{more} threads", around=threads),
+        Variation(name="plain kernels", around=_plain_kernels),
+        Variation(name=f"{more} threads and plain kernels", around=_nested(threads, _plain_kernels)),
+    ]
+
+
+def _single_steps(
+    study: str, case: str, trace: Trace, training: CentralTraining, variation: Variation, kind: str
+) -> Iterator[Finding]:
+    """Yield the largest and the mean error over the steps of a trace, each done again by itself."""
+    model, errors = training.fresh(0), list[float]()
+    for start in _starts(training.steps, 1):
+        again = _recompute(model, trace, training, start, 1, variation)
+        errors.append(distance(kind, again, trace.checkpoints[start + 1]))
+    yield Finding(study=study, case=case, figure=f"largest {kind}", value=max(errors))
+    yield Finding(study=study, case=case, figure=f"mean {kind}", value=sum(errors) / len(errors))
+
+
+def _starts(steps: int, interval: int) -> list[int]:
+    """Return some twenty places to recompute from, spread over the training."""
+    places = list(range(0, steps, interval))
+    return places[:: max(1, len(places) // 20)]
+
+
+def _recompute(
+    model: nn.Module,
+    trace: Trace,
+    training: CentralTraining,
+    start: int,
+    interval: int,
+    variation: Variation,
+) -> Weights:
+    first = trace.checkpoints[start]
+    if variation.name == "float16 checkpoints":
+        first = {name: tensor.half().float() for name, tensor in first.items()}
+    load_weights(model, first)
+    with variation.around():
+        for step in range(start, min(start + interval, training.steps)):
+            variation.step(model, batch_at(training, torch.tensor(trace.indices[step])), trace.learning_rate)
+    return weights_of(model)
+
+
+def _permuted(model: nn.Module, batch: Batch, learning_rate: float) -> None:
+    order = torch.randperm(len(batch.labels), generator=generator(0, "permuted"))
+    sgd_step(model, Batch(images=batch.images[order], labels=batch.labels[order]), learning_rate)
+
+
+def _micro_batches(model: nn.Module, batch: Batch, learning_rate: float) -> None:
+    """Add up gradients of quarters, as a machine of less memory would."""
+    total: dict[str, torch.Tensor] = {}
+    size = max(1, len(batch.labels) // 4)
+    for images, labels in zip(torch.split(batch.images, size), torch.split(batch.labels, size), strict=True):
+        gradient, _ = batch_gradient(model, images, labels)
+        share = len(labels) / len(batch.labels)
+        total = {name: total.get(name, 0) + share * tensor for name, tensor in gradient.items()}
+    apply_step(model, total, learning_rate)
+
+
+def _nested(outer: Around, inner: Around) -> Around:
+    @contextmanager
+    def around() -> Iterator[None]:
+        with outer(), inner():
+            yield
+
+    return around
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _plain_kernels() -> Iterator[None]:
+    with warnings.catch_warnings():  # on GPUs that are not here
+        warnings.simplefilter("ignore")
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
+
+
+def _autocast(kind: torch.dtype) -> Around:
+    # Without its cache, which would go on with the first step's weights for as long as the context lasts.
+    return lambda: torch.autocast("cpu", dtype=kind, cache_enabled=False)

@@ -1,0 +1,187 @@
+"""Tables and texts as pixels, and the models of the papers on data forging."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedsim.data.adult import COLUMNS, adult
+from fedsim.data.imdb import imdb
+from fedsim.data.tabular import tabular
+from fedsim.data.text import text
+from fedsim.errors import FedsimError
+from fedsim.models.last_linear import last_linear_name
+from fedsim.models.mlp import mlp
+from fedsim.models.transformer import transformer
+from fedsim.models.vggmini import vggmini
+from fedsim.training import Batch, sgd_step
+from fedsim.types import Task
+
+POOR = "39, State-gov, 77516, Bachelors, 13, Divorced, Adm-clerical, Not-in-family, White, Male, 2174, 0, 40"
+RICH = "90, ?, 12285, Masters, 14, Married-civ-spouse, ?, Husband, Black, Female, 0, 0, 99"
+NAMES = [
+    f"{column.name}={category}" for column in COLUMNS for category in getattr(column, "categories", ("",))
+]
+
+
+def people(folder: Path, *, data: str | None = None, test: str | None = None) -> str:
+    rows = f"{POOR}, United-States, <=50K\n{RICH}, ?, >50K\n"
+    (folder / "adult.data").write_text(rows + "\n" if data is None else data)
+    dotted = rows.replace("50K", "50K.")
+    (folder / "adult.test").write_text("|1x3 Cross validator\n" + dotted if test is None else test)
+    return str(folder)
+
+
+def test_adult_is_read_column_by_column(tmp_path: Path) -> None:
+    data = adult(root=people(tmp_path))
+    assert data.task.input_shape == (1, 1, 108)
+    assert data.train.labels.tolist() == data.test.labels.tolist() == [0, 1]
+    assert torch.equal(data.train.pixels, data.test.pixels)
+    poor, rich = (dict(zip(NAMES, row.flatten().tolist(), strict=True)) for row in data.train.pixels)
+    assert {name for name, value in rich.items() if value == 255} == {
+        *("age=", "hours-per-week=", "workclass=?", "education=Masters", "marital-status=Married-civ-spouse"),
+        *("occupation=?", "relationship=Husband", "race=Black", "sex=Female", "native-country=?"),
+    }
+    assert (rich["fnlwgt="], rich["capital-gain="]) == (0, 0)
+    assert poor["age="] == round(255 * (39 - 17) / (90 - 17))
+    assert 0 < poor["capital-gain="] < 255
+    assert poor["native-country=United-States"] == 255
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (f"{POOR}, United-States, <=50K\n{POOR}, <=50K\n", "line 2: expected 15 values, got 14"),
+        (f"{POOR}, Atlantis, <=50K\n", "line 1: native-country: expected one of United-States.*'Atlantis'"),
+        (f"{POOR}, Peru, maybe\n", "line 1: income: expected one of <=50K, >50K, got 'maybe'"),
+        (f"{POOR}, Peru, >50K\n".replace("39", "old"), "age: expected a number from 0 upwards, got 'old'"),
+        (f"{POOR}, Peru, >50K\n".replace("39", "nan"), "age: expected a number from 0 upwards, got 'nan'"),
+        (f"{POOR}, Peru, >50K\n".replace("White", "?"), r"race: expected one of .*, got '\?'"),
+        ("\n", "expected at least one row"),
+    ],
+)
+def test_malformed_rows_are_named_by_file_line_and_column(tmp_path: Path, data: str, words: str) -> None:
+    with pytest.raises(FedsimError, match=rf"adult\.data.*{words}"):
+        adult(root=people(tmp_path, data=data))
+    (tmp_path / "adult.test").unlink()
+    (tmp_path / "adult.data").write_text(f"{POOR}, Peru, >50K\n")
+    with pytest.raises(FedsimError, match=r"no such file: .*adult\.test\. Remedy"):
+        adult(root=str(tmp_path))
+
+
+def test_a_made_up_table_is_seeded_and_its_rule_is_curved() -> None:
+    data, again, other = tabular(), tabular(), tabular(seed=1)
+    assert torch.equal(data.train.pixels, again.train.pixels)
+    assert torch.equal(data.test.labels, again.test.labels)
+    assert not torch.equal(data.train.pixels, other.train.pixels)
+    assert data.task.input_shape == (1, 1, 108)
+    for images in (data.train, data.test):
+        assert 0.15 < float(images.labels.double().mean()) < 0.35
+        for name, column in zip(NAMES, images.pixels.flatten(1).T, strict=True):
+            assert name.endswith("=") or set(column.tolist()) <= {0, 255}
+    images, accuracy = data.train.batch(torch.arange(2000)), {}
+    for depth in (1, 2):
+        torch.manual_seed(0)
+        model = mlp(data.task, depth=depth, width=100)
+        for step in range(600):
+            chosen = torch.arange(step * 64, (step + 1) * 64) % 2000
+            sgd_step(model, Batch(images=images[chosen], labels=data.train.labels[chosen]), 0.05)
+        right = model(data.test.batch(torch.arange(500))).argmax(1) == data.test.labels
+        accuracy[depth] = float(right.double().mean())
+    assert accuracy[2] > accuracy[1] > 0.78  # always the first class: .746
+    with pytest.raises(FedsimError, match="at least 8 rows, got train_size=3"):
+        tabular(train_size=3)
+
+
+def test_made_up_texts_are_seeded_words_whose_letters_tell_the_class() -> None:
+    data, again = text(), text()
+    assert torch.equal(data.train.pixels, again.train.pixels)
+    assert not torch.equal(data.train.pixels, text(seed=1).train.pixels)
+    assert data.task.input_shape == (1, 1, 128)
+    assert set(data.train.pixels.flatten().tolist()) == {32, *range(97, 123)}  # filled to the end
+    letters = [
+        (images.pixels.flatten(1)[:, :, None] == torch.arange(97, 123)).double().mean(1)
+        for images in (data.train, data.test)
+    ]
+    means = torch.stack([letters[0][data.train.labels == label].mean(0) for label in (0, 1)])
+    nearest = torch.cdist(letters[1], means).argmin(1)
+    assert float((nearest == data.test.labels).double().mean()) > 0.75
+    with pytest.raises(FedsimError, match=r"tone in \[0, 1\].*tone=2"):
+        text(tone=2)
+
+
+def reviews(folder: Path) -> None:
+    for split in ("train", "test"):
+        for name in ("neg", "pos"):
+            (folder / split / name).mkdir(parents=True)
+            for number in range(3):
+                (folder / split / name / f"{number}_5.txt").write_text(f"{split} {name} {number} é")
+
+
+def test_reviews_are_read_to_a_length_and_padded_with_zeros(tmp_path: Path) -> None:
+    reviews(tmp_path)
+    data = imdb(root=str(tmp_path), length=20)
+    assert data.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert bytes(data.test.pixels[4].flatten().tolist()) == "test pos 1 é".encode().ljust(20, b"\0")
+    assert torch.equal((data.test.batch(torch.tensor([4])) * 255).round().byte(), data.test.pixels[4:5])
+    short = imdb(root=str(tmp_path), length=5, limit=2)
+    assert short.train.pixels.shape == (4, 1, 1, 5)
+    assert short.train.labels.tolist() == [0, 0, 1, 1]
+
+
+def test_missing_reviews_and_wrong_sizes_are_named(tmp_path: Path) -> None:
+    reviews(tmp_path)
+    for path in (tmp_path / "test" / "pos").iterdir():
+        path.unlink()
+    with pytest.raises(FedsimError, match=rf"no reviews found: looked for {tmp_path}/test/pos.*Remedy"):
+        imdb(root=str(tmp_path))
+    with pytest.raises(FedsimError, match=r"data\.length: expected at least 1, got 0"):
+        imdb(root=str(tmp_path), length=0)
+    with pytest.raises(FedsimError, match=r"data\.limit: expected null or at least 1, got 0"):
+        imdb(root=str(tmp_path), limit=0)
+    (tmp_path / "test" / "pos" / "0_9.txt").mkdir()
+    with pytest.raises(FedsimError, match=r"0_9\.txt: cannot be read"):
+        imdb(root=str(tmp_path))
+
+
+def size(model: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_models_have_the_sizes_that_their_documents_say() -> None:
+    pictures, bytes_, row = (
+        Task(input_shape=shape, num_classes=classes)
+        for shape, classes in (((3, 32, 32), 10), ((1, 1, 128), 2), ((1, 1, 108), 2))
+    )
+    assert size(vggmini(pictures)) == 5_749_034
+    assert size(transformer(bytes_)) == 596_450
+    fcn = mlp(row, depth=2, width=100)
+    assert size(fcn) == 109 * 100 + 101 * 2
+    assert fcn(torch.rand(3, 1, 1, 108)).shape == (3, 2)
+    assert last_linear_name(transformer(bytes_, depth=1), bytes_.input_shape) == "output"
+    with pytest.raises(FedsimError, match="does not fit images of shape"):
+        vggmini(row)
+    with pytest.raises(FedsimError, match=r"heads that divide the width.*heads=5"):
+        transformer(bytes_, heads=5)
+
+
+def test_a_transformer_sees_no_later_byte_and_every_earlier_one() -> None:
+    torch.manual_seed(0)
+    model = transformer(Task(input_shape=(1, 1, 12), num_classes=2), depth=2, width=8, heads=2).double()
+    positions = model[:-2]  # without the mean and the last layer
+    images = torch.randint(256, (2, 1, 1, 12)) / 255
+    changed = images.clone()
+    changed[..., 7] = 1 - changed[..., 7]
+    before, after = positions(images), positions(changed)
+    assert before.shape == (2, 12, 8)
+    assert torch.equal(before[:, :7], after[:, :7])
+    assert ((before - after)[:, 7:].abs().amax(dim=2) > 0).all()
+    assert not torch.equal(model(images), model(changed))
+
+
+def test_a_transformer_reads_whole_bytes_and_knows_their_places() -> None:
+    model = transformer(Task(input_shape=(1, 1, 4), num_classes=2), depth=1, width=8, heads=2)
+    values = torch.tensor([0, 255, 97, 98]).view(1, 1, 1, 4)
+    assert model[0](values / 255).tolist() == [[0, 255, 97, 98]]
+    assert model[0](values.float() / 255 + 0.001).tolist() == [[0, 255, 97, 98]]
+    assert not torch.allclose(model(values / 255), model(values.flip(3) / 255))
