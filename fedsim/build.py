@@ -3,6 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,6 +12,8 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -18,14 +21,15 @@ from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor, nn
 
 from fedsim.catalog import config_dir
-from fedsim.checks import check_proof, check_public_images, check_top_level, fitting
+from fedsim.checks import check_forge, check_proof, check_public_images, check_top_level, fitting
 from fedsim.client import ClientSetup
 from fedsim.data.images import Dataset
 from fedsim.data.partition import partition
 from fedsim.errors import FedsimError
 from fedsim.experiment import Experiment
 from fedsim.federation import Federation, round_half_up
-from fedsim.interfaces import Attack, Audit, Behaviour, CentralTraining, Defense, Metric
+from fedsim.forge import Game, Rules
+from fedsim.interfaces import Attack, Audit, Behaviour, CentralTraining, Defense, Forgery, Metric
 from fedsim.models.batch_norm import set_batch_norm
 from fedsim.randomness import derived_seed, generator
 from fedsim.runfolder import PARTITION_FILE, read_tensors, write_tensors
@@ -71,6 +75,29 @@ def compose_replay(config_text: str, overrides: Sequence[str]) -> tuple[DictConf
         for key in ("data", "model", "federation", "engine", "audit"):
             composed.choices[key] = played.choices.get(key, "none")
     return plain(composed), path
+
+
+def games(overrides: Sequence[str], sweep: bool) -> tuple[Path, list[tuple[str, DictConfig]]]:
+    """Compose a config for each combination of the values that overrides list, and the folder for all."""
+    given = _parsed(overrides)
+    plain_ones = [str(override.input_line) for override in given if not override.is_sweep_override()]
+    first = _compose(plain_ones)
+    own = [override for override in given if override.is_sweep_override()]
+    if own and not sweep:
+        raise FedsimError(f"{own[0].input_line}: several values make a sweep. Remedy: fedsim forge -m ...")
+    named = {override.get_key_element() for override in given}
+    listed = dict(first.hydra.sweeper.params or {}) if sweep else {}
+    swept = _parsed([f"{key}={value}" for key, value in listed.items() if key not in named]) + own
+    values = [[f"{o.get_key_element()}={v}" for v in o.sweep_string_iterator()] for o in swept]
+    combinations = [(", ".join(chosen), compose([*plain_ones, *chosen])) for chosen in product(*values)]
+    return Path(first.hydra.run.dir), combinations
+
+
+def _parsed(overrides: Sequence[str]) -> list[Override]:
+    try:
+        return OverridesParser.create().parse_overrides(list(overrides))
+    except HydraException as error:
+        raise FedsimError(str(error)) from error
 
 
 def _compose(overrides: Sequence[str]) -> DictConfig:
@@ -170,6 +197,27 @@ def central_training(config: DictConfig, folder: Path) -> tuple[Audit, CentralTr
         batch_sizes=tuple(proof.batch_sizes),
     )
     return auditor(config), training
+
+
+def forging_game(config: DictConfig, folder: Path, name: str) -> Game:
+    """Build what `fedsim forge` plays."""
+    audit, training = central_training(config, folder)
+    check_forge(config)
+    data, forge = _dataset(OmegaConf.to_yaml(config.data)), config.forge
+    forgeries = dict(zip(config.forgery, _list(config.forgery, Forgery, "forgery"), strict=True))
+    if not forgeries:
+        raise FedsimError("forgery: expected at least one. Remedy: forgery=[greedy].")
+    rules = Rules(
+        challenges=forge.challenges,
+        at=None if forge["at"] is None else tuple(forge["at"]),
+        batches=forge.batches,
+        fractions=tuple(map(float, forge.fractions)),
+        precision=forge.precision,
+        delta=forge.delta,
+    )
+    return Game(
+        name=name, training=training, audit=audit, forgeries=forgeries, reference=data.test, rules=rules
+    )
 
 
 def auditor(config: DictConfig) -> Audit:

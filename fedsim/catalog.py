@@ -16,6 +16,7 @@ GROUPS = (
     "defense",
     "client",
     "audit",
+    "forgery",
     "data",
     "model",
     "federation",

@@ -9,6 +9,8 @@ from fedsim.errors import FedsimError
 from fedsim.experiment import Experiment
 from fedsim.interfaces import Defense
 
+PRECISIONS = ("float32", "float64", "bfloat16", "float16")
+
 
 def check_top_level(config: DictConfig) -> None:
     """Check settings that belong to no group."""
@@ -68,6 +70,28 @@ def check_proof(config: DictConfig) -> None:
         )
 
 
+def check_forge(config: DictConfig) -> None:
+    """Check the rules of a forging game."""
+    forge = OmegaConf.to_container(config.forge)
+    assert isinstance(forge, dict)
+
+    def expect(key: str, expected: str, holds: bool) -> None:
+        if not holds:
+            raise FedsimError(f"forge.{key}: expected {expected}, got {forge[key]!r}")
+
+    at, fractions, delta = forge["at"], forge["fractions"], forge["delta"]
+    expect("challenges", "a whole number of at least 1", _is_whole(forge["challenges"]))
+    steps = isinstance(at, list) and bool(at) and all(_is_whole(step) or step == 0 for step in at)
+    expect("at", "null or a list of steps", at is None or steps)
+    batches = forge["batches"]
+    expect("batches", "null or a whole number of at least 1", batches is None or _is_whole(batches))
+    shares = isinstance(fractions, list) and bool(fractions) and all(_is_share(f) for f in fractions)
+    expect("fractions", "a list of shares in [0, 1]", shares)
+    expect("precision", f"one of {', '.join(PRECISIONS)}", forge["precision"] in PRECISIONS)
+    positive = isinstance(delta, int | float) and not isinstance(delta, bool) and 0 < delta < math.inf
+    expect("delta", "null or a positive number", delta is None or positive)
+
+
 def fitting(experiment: Experiment) -> Experiment:
     """Refuse parts that do not go together."""
     rules, defenses, cheating = experiment.federation, experiment.defenses, any(experiment.cheats)
@@ -98,6 +122,10 @@ def fitting(experiment: Experiment) -> Experiment:
 def _acts_on_steps(defense: Defense) -> bool:
     kind = type(defense)
     return kind.on_batch is not Defense.on_batch or kind.on_gradient is not Defense.on_gradient
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
 
 
 def _is_whole(value: object) -> bool:

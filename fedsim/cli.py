@@ -27,6 +27,7 @@ fedsim: a federated-learning attack laboratory.
                                       2 malformed, 3 could not be judged
   fedsim verify RUN                   check the ledger of an audited run and the proofs beside it
   fedsim calibrate [KEY=VALUE ...]    measure what tells honest recomputation from a lie, on this machine
+  fedsim forge [-m] [KEY=VALUE ...]   the forging game: claim other data for recorded steps, and be judged
   fedsim keys DIR                     make the keys of a prover and of a verifier
   fedsim --version | --help
 
@@ -56,6 +57,7 @@ def main() -> None:
         "prove": _prove,
         "verify": _verify,
         "calibrate": _calibrate,
+        "forge": _forge,
         "keys": _keys,
     }
     try:
@@ -278,6 +280,35 @@ def _calibrate(arguments: Sequence[str]) -> None:
     path = training.folder / "calibration.csv"
     write_text(path, csv_text([list(findings[0]), *([str(v) for v in f.values()] for f in findings)]))
     print(path.resolve())
+
+
+def _forge(arguments: Sequence[str]) -> None:
+    import torch
+
+    from fedsim import build
+    from fedsim.forge import Move, play
+    from fedsim.report.forging import print_moves, write_forging
+    from fedsim.runfolder import write_text
+
+    overrides = [argument for argument in arguments if argument not in ("-m", "--multirun")]
+    named = {override.partition("=")[0] for override in overrides}
+    chosen = [] if "audit" in named else ["audit=proof_of_learning"]
+    chosen += [] if named & {"forgery", "experiment"} else ["forgery=[greedy,nearest]"]
+    folder, configs = build.games([*chosen, "name=forging", *overrides], len(overrides) < len(arguments))
+    if (folder / "forgeries.csv").exists():
+        raise FedsimError(f"{folder} holds a game already. Remedy: another hydra.run.dir.")
+    write_text(folder / "forge.yaml", build.as_text(configs[0][1]))
+    moves = list[Move]()
+    try:
+        for name, config in configs:
+            torch.set_num_threads(config.threads)
+            moves.extend(play(build.forging_game(config, folder, name)))
+    finally:  # an interrupted game shows what it has
+        if moves:
+            report = write_forging(moves, folder)
+    print_moves(moves)
+    print(f"report: {report.resolve()}")
+    print(folder.resolve())
 
 
 def _keys(arguments: Sequence[str]) -> None:

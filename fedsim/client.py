@@ -18,7 +18,7 @@ from fedsim.interfaces import Audit, Behaviour, Defense, LocalStep
 from fedsim.randomness import generator
 from fedsim.records import DecodeOnce, arrays_of, decode, encode
 from fedsim.training import Batch, LocalWork, apply_step, batch_gradient, load_weights
-from fedsim.types import Truth, Weights, form_problem
+from fedsim.types import Task, Truth, Weights, form_problem
 from fedsim.wire import FLOAT, dense_bytes, wire_bytes
 
 CLIENT_FAILED = 2  # Flower's code for an exception in the client's own code

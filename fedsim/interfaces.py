@@ -8,7 +8,7 @@ from torch import Generator, Tensor, nn
 
 from fedsim.data.images import Images
 from fedsim.federation import Federation
-from fedsim.training import Batch, Claim, LocalWork, honest
+from fedsim.training import Batch, Claim, LocalWork, Trace, honest
 from fedsim.types import Kind, KnownDefense, Observation, Reconstruction, Score, Task, Truth, Verdict, Weights
 
 
@@ -231,6 +231,10 @@ class Audit:
 
     def verify_file(self, path: Path, training: CentralTraining) -> Verdict:
         """Judge such a file."""
+        raise NotImplementedError
+
+    def trace_training(self, training: CentralTraining) -> Trace:
+        """Train, and return every checkpoint."""
         raise NotImplementedError
 
     def judge_step(self, step: RecordedStep, claimed: Batch, delta: float | None) -> StepVerdict:

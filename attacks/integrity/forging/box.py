@@ -1,9 +1,9 @@
 """Exact forgeries whose pixels stay in [0, 1]: one pattern, added to each image in its own strength.
 
 What it gains: an update that is equal to rounding, from real pixels in the box and the same classes.
-Paper: none; an answer to a question that Suliman et al., Towards a Re-evaluation of Data Forging Attacks in
-    Practice (2024), leave open. P = q p^T with D^T p = 0 and W q = 0 satisfies their equation 12, and bounds on
-    pixels are bounds on p and q: two small linear programs.
+Paper: none; an answer to a question that Suliman et al., Towards a Re-evaluation of Data Forging Attacks
+    in Practice (2024), leave open. P = q p^T with D^T p = 0 and W q = 0 satisfies their equation 12, and
+    bounds on pixels are bounds on p and q: two small linear programs.
 Assumes: a fully connected network with few units in its first layer (softmax regression), more examples.
 Caught by: asking for whole grey levels; pixels that are dark in all data light up.
 """
@@ -78,7 +78,12 @@ def unseen_pattern(layer: FirstLayer, low: Vector, high: Vector, weights: Vector
     """Return q between bounds with weight q = 0, of large weighted sum."""
     rows = layer.free_weight
     equations = (basis(rows).T @ rows).numpy().T  # (pixels, independent equations)
-    found = linprog(-weights, A_eq=equations.T, b_eq=np.zeros(equations.shape[1]), bounds=list(zip(low, high, strict=True)))
+    found = linprog(
+        -weights,
+        A_eq=equations.T,
+        b_eq=np.zeros(equations.shape[1]),
+        bounds=list(zip(low, high, strict=True)),
+    )
     if not found.success or np.abs(found.x).max() < MARGIN:
         raise no_freedom("no pattern in the room that the pixels leave")
     return _exact(found.x, equations, low, high)

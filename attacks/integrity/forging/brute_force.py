@@ -1,9 +1,9 @@
 """All batches of a small world, searched for one with the same gradient: meeting in the middle.
 
-What it gains: the answer whether another valid batch has exactly this gradient, where examples can be counted.
+What it gains: the answer whether another valid batch has exactly this gradient, where examples are few.
 Paper: Suliman et al., Towards a Re-evaluation of Data Forging Attacks in Practice (2024), table IV, who
-    enumerate all batches and leave 11 of 25 settings open. A batch's gradient is a sum over examples, so pairs
-    are matched with pairs: the square root of the work.
+    enumerate all batches and leave 11 of 25 settings open. A batch's gradient is a sum over examples, so
+    pairs are matched with pairs: the square root of the work.
 Assumes: some thousand possible examples (data=tiny), batches of at most five.
 Caught by: nothing, where it finds one; it hardly does.
 """
@@ -46,8 +46,8 @@ class BruteForce(Forgery):
         number = size + len(challenge.owned)
         if size > LARGEST or number > self.most:
             raise FedsimError(
-                f"forgery=[brute_force]: expected batches of at most {LARGEST} from at most {self.most} examples, "
-                f"got {size} from {number}. Remedy: data=tiny, a smaller proof.batch_size."
+                f"forgery=[brute_force]: expected batches of at most {LARGEST} from at most {self.most} "
+                f"examples, got {size} from {number}. Remedy: data=tiny, a smaller proof.batch_size."
             )
         others = challenge.examples(challenge.owned)
         images = torch.cat([challenge.batch.images, others.images.to(challenge.batch.images)])
@@ -123,7 +123,7 @@ def colliding(gradients: Values, size: int) -> tuple[int, int]:
 
 
 class Filter:
-    """Finds which of many queries are among values, to a tolerance: a table of hashed cells, then a search."""
+    """Finds which of many queries are among values, to a tolerance: hashed cells first, then a search."""
 
     def __init__(self, values: Values, near: float) -> None:
         """Enter the values, and where a value lies at the edge of a cell the next cell too."""

@@ -2,7 +2,8 @@
 
 What it gains: a batch that shares neither images nor labels with the one that was used.
 Paper: Suliman et al., Towards a Re-evaluation of Data Forging Attacks in Practice (2024), proposition 3.
-Assumes: softmax regression, at least as many examples as classes, a verifier who takes any real pixels and labels.
+Assumes: softmax regression, at least as many examples as classes, a verifier who takes any real pixels
+    and labels.
 Caught by: looking at the labels: they are not classes.
 """
 
@@ -35,9 +36,10 @@ class ErrorMatrix(Forgery):
         layer = first_layer(model, batch)
         number, classes = layer.errors.shape
         if not layer.only or number < classes:
+            depth = "one linear layer" if layer.only else "a deeper model"
             raise FedsimError(
                 f"forgery=[error_matrix]: expected one linear layer and at least {classes} examples, got "
-                f"{number} examples{'' if layer.only else ' and a deeper model'}. Remedy: model=softmax, a larger batch."
+                f"{depth} and {number}. Remedy: model=softmax, a larger batch."
             )
         errors = self.size * torch.randn(number, classes, generator=challenge.generator, dtype=torch.float64)
         errors -= errors.mean(dim=1, keepdim=True)

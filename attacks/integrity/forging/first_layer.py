@@ -17,7 +17,8 @@ RANK = 1e-12  # of the largest singular value, in float64
 class FirstLayer:
     """In float64: pixels X (pixels, batch) give units W X + c; the gradient of W is (errors^T X^T) / batch.
 
-    Whatever leaves W X and X errors as they were leaves the whole gradient as it was (Suliman et al., eq. 12).
+    Whatever leaves W X and X errors as they were leaves the whole gradient as it was (Suliman et al.,
+    equation 12).
     """
 
     weight: Tensor  # W: (units, pixels), with the normalisation of pixels in it
@@ -64,7 +65,8 @@ def first_layer(model: nn.Module, batch: Batch) -> FirstLayer:
 def basis(columns: Tensor) -> Tensor:
     """Return an orthonormal basis of the span of columns."""
     left, sizes, _ = torch.linalg.svd(columns, full_matrices=False)
-    return left[:, sizes > RANK * max(float(sizes.max()), 1e-300)]
+    found: Tensor = left[:, sizes > RANK * max(float(sizes.max()), 1e-300)]
+    return found
 
 
 def _not_connected() -> FedsimError:

@@ -1,9 +1,9 @@
 """A gradient is solved for images from another start: where it does not tell them, others are found.
 
 What it gains: real pixels in [0, 1] for convolutional networks too, with an update that is equal to rounding.
-Paper: none; Levenberg-Marquardt on the difference of gradients as in gradient inversion, with bounds. Suliman et
-    al., Towards a Re-evaluation of Data Forging Attacks in Practice (2024), have exact forgeries for fully
-    connected networks alone.
+Paper: none; Levenberg-Marquardt on the difference of gradients as in gradient inversion, with bounds. Suliman
+    et al., Towards a Re-evaluation of Data Forging Attacks in Practice (2024), have exact forgeries for
+    fully connected networks alone.
 Assumes: a smooth network (sigmoid, tanh, GELU) and more pixels in the batch than the gradient tells apart.
 Caught by: asking for whole grey levels: rounded to them, the update is far away.
 """
@@ -68,7 +68,7 @@ class GaussNewton(Forgery):
 
 
 def _residuals(challenge: Challenge, dtype: torch.dtype) -> Residual:
-    """Return the difference of gradients as a function of the unwanted images, each tensor in units of its own."""
+    """Return the difference of gradients as a function of the unwanted images, relative for each tensor."""
     model = copy.deepcopy(challenge.model).to(dtype)
     weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
     images, labels, places = challenge.batch.images.to(dtype), challenge.batch.labels, challenge.unwanted

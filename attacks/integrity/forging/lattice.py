@@ -1,10 +1,10 @@
-"""Forgeries in whole grey levels: the pattern and the strengths of `box`, as integers found by lattice reduction.
+"""Forgeries in whole grey levels: pattern and strengths of `box` as integers, found by lattice reduction.
 
 What it gains: an ordinary batch (uint8 pixels, one class each) whose update differs from the real one by less
     than two machines differ.
-Paper: none; Suliman et al., Towards a Re-evaluation of Data Forging Attacks in Practice (2024), conjecture that
-    this is infeasible. Lenstra, Lenstra and Lovasz (1982) reduce the lattice of integer vectors with their
-    residuals beside them; Babai (1986) finds the one nearest to a point inside the bounds.
+Paper: none; Suliman et al., Towards a Re-evaluation of Data Forging Attacks in Practice (2024), conjecture
+    that this is infeasible. Lenstra, Lenstra and Lovasz (1982) reduce the lattice of integer vectors with
+    their residuals beside them; Babai (1986) finds the one nearest to a point inside the bounds.
 Assumes: softmax regression (or few units in the first layer), some ten examples a class, pixels with room.
 Caught by: a delta of exact recomputation; pixels that are dark in all data light up.
 """
@@ -79,7 +79,9 @@ def _room(levels: Whole, strengths: Whole) -> tuple[Vector, Vector]:
     """Return between which whole bounds a pattern leaves grey levels in 0 to 255, strengths at least 0."""
     used = strengths > 0
     times = strengths[used, None]
-    return (-(levels[used] // times)).max(axis=0).astype(float), ((255 - levels[used]) // times).min(axis=0).astype(float)
+    return (-(levels[used] // times)).max(axis=0).astype(float), ((255 - levels[used]) // times).min(
+        axis=0
+    ).astype(float)
 
 
 def integer_solution(equations: Vector, low: Vector, high: Vector, chance: np.random.Generator) -> Whole:
@@ -99,7 +101,9 @@ def integer_solution(equations: Vector, low: Vector, high: Vector, chance: np.ra
         vectors = reduced[:, : len(low)] // _whole(units)
         targets = centre + chance.uniform(-0.5, 0.5, (TARGETS, len(low))) * (np.arange(TARGETS) > 0)[:, None]
         goals = np.hstack([targets * units, np.zeros((TARGETS, equations.shape[1]))])
-        points = np.round(nearest_points(reduced.astype(float), goals)[:, : len(low)] / units).astype(np.int64)
+        points = np.round(nearest_points(reduced.astype(float), goals)[:, : len(low)] / units).astype(
+            np.int64
+        )
         inside = ((points >= low) & (points <= high)).all(axis=1) & points.any(axis=1)
         residuals = np.linalg.norm(points @ equations, axis=1)
         residuals[~inside] = np.inf
@@ -142,7 +146,9 @@ def analytic_centre(equations: Vector, low: Vector, high: Vector) -> Vector:
         spread = 1 / (1 / (point - low) ** 2 + 1 / (high - point) ** 2)
         bent = equations * spread[:, None]
         step = spread * slope - bent @ np.linalg.solve(equations.T @ bent, bent.T @ slope)
-        reach = np.where(step > 0, (high - point) / np.maximum(step, 1e-300), (low - point) / np.minimum(step, -1e-300))
+        reach = np.where(
+            step > 0, (high - point) / np.maximum(step, 1e-300), (low - point) / np.minimum(step, -1e-300)
+        )
         point = point + min(1.0, 0.9 * float(reach.min())) * step
         if np.abs(step).max() < 1e-6:
             break
@@ -151,4 +157,4 @@ def analytic_centre(equations: Vector, low: Vector, high: Vector) -> Vector:
 
 def _whole(values: NDArray[Any]) -> NDArray[Any]:
     """Return whole numbers of any size: products in a lattice outgrow 64 bits."""
-    return np.frompyfunc(int, 1, 1)(values)
+    return np.asarray(np.frompyfunc(int, 1, 1)(values))

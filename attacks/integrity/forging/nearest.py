@@ -32,7 +32,7 @@ class Nearest(Forgery):
         others = challenge.examples(challenge.owned[drawn[: max(self.examples, number)]])
         mine, labels = challenge.batch.images[challenge.unwanted], challenge.batch.labels[challenge.unwanted]
         distances = torch.cdist(mine.flatten(1).float(), others.images.flatten(1).float())
-        distances[labels[:, None] != others.labels[None]] += 1e6  # another class only where a class is used up
+        distances[labels[:, None] != others.labels[None]] += 1e6  # only where a class is used up
         chosen = list[int]()
         for row in distances:
             row[chosen] = float("inf")

@@ -83,7 +83,7 @@ def fours(challenge: Challenge) -> list[Tensor]:
 
 
 def _change(exact: nn.Module, four: Tensor, own: int, other: int) -> tuple[float, float]:
-    """Return how much the gradient of a four changes when its labels are exchanged, and its length; squared."""
+    """Return how much a four's gradient changes when labels are exchanged, and its length; both squared."""
     labels = torch.tensor([own, own, other, other])
     before, _ = batch_gradient(exact, four, labels)
     after, _ = batch_gradient(exact, four, labels.flip(0))

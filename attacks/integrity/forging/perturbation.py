@@ -34,7 +34,9 @@ class Perturbation(Forgery):
         noise = self.size * torch.randn(
             layer.weight.shape[1], len(batch.labels), generator=challenge.generator, dtype=torch.float64
         )
-        images = batch.images.double() + invisible(noise, layer.free_weight.T, layer.errors).T.view_as(batch.images)
+        images = batch.images.double() + invisible(noise, layer.free_weight.T, layer.errors).T.view_as(
+            batch.images
+        )
         return Batch(images=images.to(batch.images.dtype), labels=batch.labels)
 
 

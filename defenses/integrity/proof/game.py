@@ -5,9 +5,9 @@ Paper: Suliman et al., Towards a Re-evaluation of Data Forging Attacks in Practi
 
 import torch
 
-from defenses.integrity.proof.reproduction import LEAST, SAFETY, variations
 from defenses.integrity.proof.distances import distance
 from defenses.integrity.proof.domain import LABELS, batch_problem, domain_of, same_batch
+from defenses.integrity.proof.reproduction import LEAST, SAFETY, variations
 from defenses.integrity.proof.verify import Rejected
 from fedsim.errors import in_words
 from fedsim.interfaces import RecordedStep, StepVerdict
@@ -26,7 +26,13 @@ def judge_step(step: RecordedStep, claimed: Batch, domain: str, delta: float | N
         error = _error(step, claimed)
     except Rejected as rejected:
         return StepVerdict(
-            accepted=False, check="data", reason=str(rejected), domain=LABELS, error=float("nan"), benign=benign, delta=limit
+            accepted=False,
+            check="data",
+            reason=str(rejected),
+            domain=LABELS,
+            error=float("nan"),
+            benign=benign,
+            delta=limit,
         )
     check, reason = "", ""
     if same_batch(step.batch, claimed):

@@ -10,14 +10,14 @@ from defenses.integrity.proof import calibrate, central, ledger
 from defenses.integrity.proof.distances import LIMITED
 from defenses.integrity.proof.domain import DOMAINS
 from defenses.integrity.proof.game import judge_step
-from defenses.integrity.proof.suspicion import suspicions
 from defenses.integrity.proof.proof import proof_of, to_bytes
 from defenses.integrity.proof.seal import reading_key, seal, signing_key
+from defenses.integrity.proof.suspicion import suspicions
 from defenses.integrity.proof.verify import Expected, Thoroughness, verify
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Audit, CentralTraining, Finding, RecordedStep, StepVerdict, Submission
 from fedsim.randomness import generator
-from fedsim.training import Batch, Claim
+from fedsim.training import Batch, Claim, Trace
 from fedsim.types import Verdict
 
 LEDGER = "ledger.jsonl"
@@ -122,6 +122,10 @@ class ProofOfLearning(Audit):
     def calibrate(self, training: CentralTraining) -> list[Finding]:
         """Measure what tells honest recomputation from a lie, on this machine."""
         return calibrate.calibrate(training, self.how.distance)
+
+    def trace_training(self, training: CentralTraining) -> Trace:
+        """Train, and return every checkpoint."""
+        return central.train_centrally(training, 1)
 
     def judge_step(self, step: RecordedStep, claimed: Batch, delta: float | None) -> StepVerdict:
         """Judge the claim that a step was taken on another batch."""

@@ -47,7 +47,7 @@ def reproduction(training: CentralTraining, kind: str) -> Iterator[Finding]:
     model = training.fresh(0)
     for interval in training.intervals:
         largest = 0.0
-        for variation in variations(training):
+        for variation in variations(training.threads):
             errors = dict.fromkeys(DISTANCES, 0.0)
             for start in _starts(training.steps, interval):
                 again = _recompute(model, whole, training, start, interval, variation)
@@ -103,9 +103,9 @@ def machines(training: CentralTraining, kind: str) -> Iterator[Finding]:
             yield from _single_steps("machines", case, trace, training, here, kind)
 
 
-def variations(training: CentralTraining) -> list[Variation]:
+def variations(threads: int) -> list[Variation]:
     """Return how an honest verifier's machine may differ, and two precisions that do not pass."""
-    more = training.threads + 1
+    more = threads + 1
     return [
         Variation(name="the same"),
         Variation(name=f"{more} threads", around=lambda: _threads(more)),
@@ -118,7 +118,7 @@ def variations(training: CentralTraining) -> list[Variation]:
 
 
 def _exact(training: CentralTraining) -> list[Variation]:
-    return [variation for variation in variations(training) if variation.exact]
+    return [variation for variation in variations(training.threads) if variation.exact]
 
 
 def _stand_ins(training: CentralTraining) -> list[Variation]:

@@ -1,0 +1,35 @@
+"""Every example of a world so small that batches can be counted.
+
+Paper: Suliman et al., Towards a Re-evaluation of Data Forging Attacks in Practice (2024), table IV.
+"""
+
+from itertools import product
+
+import torch
+
+from fedsim.data.images import ArrayImages, Dataset
+from fedsim.errors import FedsimError
+from fedsim.types import Task
+
+MOST = 20_000
+
+
+def tiny(*, values: int = 2, side: int = 2, num_classes: int = 3) -> Dataset:
+    """All images of side x side pixels with so many grey values, each with every class."""
+    if not 2 <= values <= 256 or side < 1 or num_classes < 2:
+        raise FedsimError(
+            "data: expected 2 to 256 values, a side of at least 1 and at least 2 classes, "
+            f"got {values}, {side} and {num_classes}"
+        )
+    total = values ** (side * side) * num_classes
+    if total > MOST:
+        raise FedsimError(f"data: expected at most {MOST} examples, got {total}. Remedy: fewer data.values.")
+    levels = [255 * place // (values - 1) for place in range(values)]
+    pixels = torch.tensor(list(product(levels, repeat=side * side)), dtype=torch.uint8)
+    images = ArrayImages(
+        pixels=pixels.view(-1, 1, side, side).repeat_interleave(num_classes, dim=0),
+        labels=torch.arange(num_classes).repeat(len(pixels)),
+    )
+    # Pixels enter the model as they are: 0 is black.
+    task = Task(input_shape=(1, side, side), num_classes=num_classes, mean=(0.0,), std=(1.0,))
+    return Dataset(task=task, train=images, test=images)
