@@ -22,6 +22,7 @@ from fedsim.runfolder import csv_text, write_tensors, write_text
 
 SHOWN = 10  # images of a batch in a picture
 COLOURS = ("#d64545", "#3f7cac", "#e8a33d", "#7fb685", "#8d6a9f", "#4d9078", "#b56576", "#323f4b")
+REASONS = 12  # of rejections that are shown
 LOWEST = 1e-19  # where an error of 0 is drawn
 
 
@@ -140,12 +141,16 @@ def write_forging(moves: Sequence[Move], folder: Path) -> Path:
         figures["causes"] = causes_figure(singles)
     if len(moves) >= 5 * len({move.forgery for move in moves}):
         figures["roc"] = roc_figure(moves)
+    summed = lines(moves)
     return write_page(
         folder / "report.html",
         "forging.html",
         figures,
         title="Forging game",
-        lines=lines(moves),
+        lines=summed,
+        reasons=list(dict.fromkeys((line.game, line.forgery, line.reason) for line in summed if line.reason))[
+            :REASONS
+        ],
         games=any(move.game for move in moves),
         won=sum(move.accepted for move in moves),
         total=len(moves),

@@ -29,6 +29,7 @@ PRESETS = {  # (yaml, key): the yaml is there to set this
     *(("stein_matching", key) for key in ("first", "parametrisation", "double")),
     *(("gauss_newton", key) for key in ("first", "double")),
     ("gradinversion_matching", "candidates"),
+    ("forger", "forgery"),
     ("fedavg", "mode"),
     ("fedavg", "local_steps"),
 }
@@ -70,7 +71,7 @@ def test_yaml_names_every_argument_with_its_default(group: str, name: str) -> No
             assert (tuple(value) if isinstance(value, list) else value) == default, key
 
 
-@pytest.mark.parametrize("group", ["defense", "client", "metric"])
+@pytest.mark.parametrize("group", ["defense", "client", "forgery", "metric"])
 def test_groups_that_compose_put_each_member_under_its_name(group: str) -> None:
     for name in names(group):
         text = (CONF / group / f"{name}.yaml").read_text()

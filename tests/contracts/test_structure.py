@@ -63,6 +63,21 @@ def test_an_attack_module_opens_with_what_leaks_the_paper_assumptions_and_failur
         assert line in document
 
 
+@pytest.mark.parametrize(
+    "path",
+    sorted(
+        path
+        for path in (ROOT / "attacks" / "integrity").rglob("*.py")
+        if "(Behaviour)" in path.read_text() or "(Forgery)" in path.read_text()
+    ),
+    ids=str,
+)
+def test_a_cheat_opens_with_what_it_gains_the_paper_assumptions_and_what_catches_it(path: Path) -> None:
+    document = ast.get_docstring(ast.parse(path.read_text())) or ""
+    for line in ("What it gains:", "Paper:", "Assumes:", "Caught by:"):
+        assert line in document
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["list"], ["--version"]])
 def test_help_and_list_do_not_import_the_heavy_libraries(arguments: list[str]) -> None:
     code = (

@@ -20,7 +20,7 @@ CHEATS = {  # by which check each is caught
     "wrong_data": "step",
     "inverse_gradient": "initial",
     "directed_retraining": "step",
-    "greedy": "step",
+    "forger": "step",
 }
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+from attacks.integrity.forging.forger import Forger
 from attacks.integrity.forging.greedy import Greedy
 from attacks.integrity.spoofing.blindfold import Blindfold
 from attacks.integrity.spoofing.concatenation import Concatenation
@@ -120,8 +121,8 @@ def test_batches_in_another_order_stay_within_delta(data) -> None:
         FreeRider(noise=0.0),
         Concatenation(),
         WrongData(),
-        Greedy(candidates=3),
-        Greedy(fraction=0.0, candidates=3),  # one example of the batch
+        Forger(forgery=Greedy(candidates=3)),
+        Forger(forgery=Greedy(candidates=3), fraction=0.0),  # one example of the batch
         DirectedRetraining(),
         DirectedRetraining(pull=1e-5),
         Blindfold(),

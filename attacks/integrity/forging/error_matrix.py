@@ -34,7 +34,7 @@ class ErrorMatrix(Forgery):
         """Draw errors whose rows sum to 0, then images and labels that have them."""
         batch, model = challenge.batch, copy.deepcopy(challenge.model).double()
         layer = first_layer(model, batch)
-        number, classes = layer.errors.shape
+        number, classes = len(batch.labels), challenge.task.num_classes
         if not layer.only or number < classes:
             depth = "one linear layer" if layer.only else "a deeper model"
             raise FedsimError(

@@ -24,6 +24,7 @@ Residual = Callable[[Tensor], Tensor]
 DENSE = 7000  # unknowns of the normal equations
 CHUNK = 64  # columns of the Jacobian at a time
 ROUGH = 1e-6  # squared residuals above: the Jacobian in float32
+ROUNDS = 20  # of stopping pixels, in a step
 SMALL = 1e-30  # of the squared residual: rounding in float64
 
 
@@ -91,7 +92,7 @@ def _residuals(challenge: Challenge, dtype: torch.dtype) -> Residual:
 
 
 def solve(residual: Residual, rough: Residual, point: Tensor, iterations: int, damping: float) -> Tensor:
-    """Return where the residual is smallest in [0, 1]: damped Gauss-Newton on the pixels off their bounds.
+    """Return where the residual is smallest in [0, 1]: damped Gauss-Newton within bounds.
 
     rough: the same in float32, for the Jacobian while the residual is large: it only shapes the step.
     """
@@ -100,14 +101,9 @@ def solve(residual: Residual, rough: Residual, point: Tensor, iterations: int, d
     for _ in range(iterations):
         columns = _jacobian(*((rough, point.float()) if value > ROUGH else (residual, point)))
         slope, square = (columns @ gap.to(columns)).double(), (columns @ columns.T).double()
-        held = ((point <= 0) & (slope > 0)) | ((point >= 1) & (slope < 0))  # a step would leave the box
-        free = ~held
-        ridge = square.diagonal().mean() * torch.eye(int(free.sum()), dtype=point.dtype)
         moved_value = float("inf")
         while not moved_value < value and damping < 1e8:
-            moved = point.clone()
-            moved[free] -= torch.linalg.solve(square[free][:, free] + damping * ridge, slope[free])
-            moved.clamp_(0, 1)
+            moved = (point + _bounded_step(square, slope, damping, point)).clamp(0, 1)
             moved_gap = residual(moved)
             moved_value = float(moved_gap.dot(moved_gap))
             damping *= 4
@@ -118,6 +114,22 @@ def solve(residual: Residual, rough: Residual, point: Tensor, iterations: int, d
         if value < SMALL:
             break
     return point
+
+
+def _bounded_step(square: Tensor, slope: Tensor, damping: float, point: Tensor) -> Tensor:
+    """Return the damped step; pixels that would leave [0, 1] stop at its edge; others make up for it."""
+    step, free = torch.zeros_like(point), torch.ones(len(point), dtype=torch.bool)
+    ridge = damping * square.diagonal().mean()
+    for _ in range(ROUNDS):
+        inner = square[free][:, free] + ridge * torch.eye(int(free.sum()), dtype=point.dtype)
+        step[free] = -torch.linalg.solve(inner, slope[free] + square[free][:, ~free] @ step[~free])
+        there = point + step
+        out = free & ((there < 0) | (there > 1))
+        if not bool(out.any()):
+            break
+        step[out] = there[out].clamp(0, 1) - point[out]
+        free &= ~out
+    return step
 
 
 def _jacobian(residual: Residual, point: Tensor) -> Tensor:

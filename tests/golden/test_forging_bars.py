@@ -1,0 +1,141 @@
+"""Forgeries at the paper's size: what is caught at a calibrated delta, and what is not.
+
+MNIST, batches of 100, learning rate .01. Suliman et al., Towards a Re-evaluation of Data Forging Attacks in
+Practice (2024); benchmarks/forging.py has the same over more batches, and the times.
+"""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+
+from attacks.integrity.forging.box import Box
+from attacks.integrity.forging.greedy import Greedy
+from attacks.integrity.forging.kong import Kong
+from attacks.integrity.forging.lattice import Lattice
+from attacks.integrity.forging.nearest import Nearest
+from attacks.integrity.forging.parallelogram import Parallelogram, fours
+from defenses.integrity.proof.game import judge_step
+from fedsim.data.mnist_small import mnist_small
+from fedsim.interfaces import Challenge, Forgery, RecordedStep, StepVerdict
+from fedsim.models.lenet5 import lenet5
+from fedsim.models.softmax import softmax
+from fedsim.randomness import generator
+from fedsim.training import Batch, batch_gradient, load_weights, sgd_step, weights_of
+
+RATE = 0.01
+
+
+@pytest.fixture(scope="module")
+def data():
+    return mnist_small()
+
+
+def challenge(data, make, size: int, *, unwanted: int, steps: int = 0, seed: int = 0) -> Challenge:
+    """A batch at some stage of training."""
+    torch.manual_seed(seed)
+    model = make(data.task).eval()
+    order = torch.randperm(len(data.train.labels), generator=generator(seed, "order"))
+
+    def examples(indices: torch.Tensor) -> Batch:
+        return Batch(images=data.train.batch(indices), labels=data.train.labels[indices])
+
+    for step in range(steps):
+        chosen = torch.randperm(len(order), generator=generator(seed, "step", step))[:100]
+        sgd_step(model, examples(chosen), RATE)
+    return Challenge(
+        model=model,
+        batch=examples(order[:size]),
+        unwanted=torch.arange(unwanted),
+        task=data.task,
+        owned=order[size:],
+        examples=examples,
+        generator=generator(seed, "forgery"),
+    )
+
+
+def judged(asked: Challenge, claimed: Batch) -> StepVerdict:
+    before = weights_of(asked.model)
+    sgd_step(asked.model, asked.batch, RATE)
+    step = RecordedStep(
+        model=asked.model,
+        before=before,
+        after=weights_of(asked.model),
+        batch=asked.batch,
+        task=asked.task,
+        learning_rate=RATE,
+        precision="float32",
+        threads=1,
+    )
+    verdict = judge_step(step, claimed, "uint8", None)
+    load_weights(asked.model, before)
+    return verdict
+
+
+@pytest.mark.parametrize(
+    "forgery", [Greedy(), Kong(examples=100, candidates=300), Nearest()], ids=lambda f: type(f).__name__
+)
+@pytest.mark.parametrize("steps", [0, 100])
+def test_searches_among_real_examples_are_far_above_honest_errors(data, forgery: Forgery, steps: int) -> None:
+    for unwanted, least in ((1, 100), (100, 1e4)):
+        asked = challenge(data, lenet5, 100, unwanted=unwanted, steps=steps)
+        verdict = judged(asked, forgery.forge(asked))
+        assert verdict.error >= least * verdict.benign
+        assert (verdict.accepted, verdict.check, verdict.domain) == (False, "step", "uint8")
+        assert 0 < verdict.benign < 1e-7
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_whole_grey_levels_pass_where_the_batch_was_given(data, seed: int) -> None:
+    asked = challenge(data, softmax, 100, unwanted=100, steps=30, seed=seed)
+    claimed = Lattice(tries=1).forge(asked)
+    verdict = judged(asked, claimed)
+    assert verdict.accepted, verdict
+    assert verdict.error <= 1e-7  # all of it rounding in float32, as in honest recomputation
+    assert update_error(asked, asked.batch, claimed) <= 1e-8
+
+
+def test_real_pixels_pass_only_where_the_verifier_does_not_ask_for_grey_levels(data) -> None:
+    asked = challenge(data, softmax, 100, unwanted=100)
+    assert judged(asked, Box().forge(asked)).check == "domain"
+    claimed = Box().forge(exactly(asked))
+    assert update_error(exactly(asked), exactly(asked).batch, claimed) <= 1e-12
+    assert float(claimed.images.min()) >= 0
+    assert float(claimed.images.max()) <= 1
+
+
+@pytest.mark.parametrize(("make", "least"), [(softmax, 1.0), (lenet5, 0.8)], ids=["softmax", "lenet5"])
+def test_planned_fours_can_have_their_labels_exchanged(data, make, least: float) -> None:
+    forgery, good, total = Parallelogram(), 0, 0
+    for seed in range(3):
+        asked = exactly(challenge(data, make, 80, unwanted=80, steps=20, seed=seed))
+        planned = replace(asked, batch=forgery.compose(asked))
+        claimed = forgery.forge(planned)
+        for places in fours(planned):
+            used = Batch(images=planned.batch.images[places], labels=planned.batch.labels[places])
+            other = Batch(images=claimed.images[places], labels=claimed.labels[places])
+            good += update_error(planned, used, other) <= 1e-13
+            total += 1
+    assert total == 60
+    assert good >= least * total
+
+
+def exactly(asked: Challenge) -> Challenge:
+    """The same challenge in float64."""
+    images = torch.round(asked.batch.images * 255).double() / 255
+    model = copy.deepcopy(asked.model).double()
+    return replace(asked, model=model, batch=Batch(images=images, labels=asked.batch.labels))
+
+
+def update_error(asked: Challenge, used: Batch, claimed: Batch) -> float:
+    """Length of the difference of updates in exact arithmetic, of grey levels as they are."""
+    model = copy.deepcopy(asked.model).double()
+    pair = []
+    for batch in (used, claimed):
+        levels = torch.round(batch.images.double() * 255) / 255
+        images = (
+            levels if torch.allclose(levels.to(batch.images.dtype), batch.images, atol=1e-9) else batch.images
+        )
+        pair.append(batch_gradient(model, images.double(), batch.labels)[0])
+    return RATE * sum(float((pair[0][name] - pair[1][name]).square().sum()) for name in pair[0]) ** 0.5
