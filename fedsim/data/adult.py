@@ -16,7 +16,6 @@ from fedsim.errors import FedsimError
 from fedsim.types import Task
 
 TABLE_MEAN, TABLE_STD = (0.094,), (0.277,)  # of all pixels: most are the zeros of one-hot columns
-UNKNOWN = "?"
 
 
 @dataclass(frozen=True)

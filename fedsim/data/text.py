@@ -8,7 +8,7 @@ from fedsim.errors import FedsimError
 from fedsim.randomness import generator
 from fedsim.types import Task
 
-TEXT_MEAN, TEXT_STD = (0.377,), (0.116,)  # of letters and blanks, for models that take them for pixels
+TEXT_MEAN, TEXT_STD = (0.379,), (0.117,)  # of letters and blanks, for models that take them for pixels
 
 
 def text(

@@ -1,6 +1,6 @@
 """A decoder-only transformer that classifies sequences of bytes.
 
-Paper: Vaswani et al., Attention Is All You Need (NeurIPS 2017); layers before norms as in GPT-2 (2019).
+Paper: Vaswani et al., Attention Is All You Need (NeurIPS 2017); norms before layers as in GPT-2 (2019).
 """
 
 from collections import OrderedDict

@@ -12,7 +12,7 @@ from fedsim.types import Task
 
 
 def vggmini(task: Task, *, width: int = 1524, activation: str = "relu") -> nn.Module:
-    """VGGmini: three pairs of 3x3 convolutions with max-pooling, two wide layers; 5,749,034 on CIFAR-10.
+    """VGGmini: six 3x3 convolutions, max-pooling, two wide layers; 5,749,034 parameters on CIFAR-10.
 
     The paper gives 5.75 million parameters and not the layers: these are ours, of that size.
     """
