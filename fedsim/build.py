@@ -211,6 +211,7 @@ def forging_game(config: DictConfig, folder: Path, name: str) -> Game:
         challenges=forge.challenges,
         at=None if forge["at"] is None else tuple(forge["at"]),
         batches=forge.batches,
+        examples=None if forge.examples is None else tuple(forge.examples),
         fractions=tuple(map(float, forge.fractions)),
         precision=forge.precision,
         delta=forge.delta,

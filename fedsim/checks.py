@@ -82,6 +82,11 @@ def check_forge(config: DictConfig) -> None:
     at, fractions, delta = forge["at"], forge["fractions"], forge["delta"]
     expect("challenges", "a whole number of at least 1", _is_whole(forge["challenges"]))
     steps = isinstance(at, list) and bool(at) and all(_is_whole(step) or step == 0 for step in at)
+    examples = forge["examples"]
+    listed = isinstance(examples, list) and bool(examples) and all(_is_whole(i) or i == 0 for i in examples)
+    expect("examples", "null or a list of indices", examples is None or listed)
+    if examples is not None and (at is not None or forge["batches"] is not None):
+        raise FedsimError("forge.examples: the steps that used them are the challenges. Remedy: no forge.at.")
     expect("at", "null or a list of steps", at is None or steps)
     batches = forge["batches"]
     expect("batches", "null or a whole number of at least 1", batches is None or _is_whole(batches))

@@ -287,7 +287,7 @@ def _forge(arguments: Sequence[str]) -> None:
 
     from fedsim import build
     from fedsim.forge import Move, play
-    from fedsim.report.forging import print_moves, write_forging
+    from fedsim.report.forging import print_moves, refutation, write_forging
     from fedsim.runfolder import write_text
 
     overrides = [argument for argument in arguments if argument not in ("-m", "--multirun")]
@@ -307,6 +307,9 @@ def _forge(arguments: Sequence[str]) -> None:
         if moves:
             report = write_forging(moves, folder)
     print_moves(moves)
+    for name, config in configs:
+        if config.forge.examples is not None:
+            print(refutation([move for move in moves if move.game == name], list(config.forge.examples)))
     print(f"report: {report.resolve()}")
     print(folder.resolve())
 

@@ -28,6 +28,7 @@ class Rules:
     challenges: int = 5  # steps of the trace, drawn at random
     at: tuple[int, ...] | None = None  # or these
     batches: int | None = None  # at each of them the same batches, so many; None: the trace's own
+    examples: tuple[int, ...] | None = None  # of the training data: every step that used one, without them
     fractions: tuple[float, ...] = (1.0,)  # of a batch that must not appear; 0: one example
     precision: str = "float32"  # of the steps
     delta: float | None = None  # how far a recomputed step may end up; None: calibrated on each step
@@ -78,9 +79,8 @@ def play(game: Game) -> Iterator[Move]:
     with arithmetic(game.rules.precision):
         trace = game.audit.trace_training(game.training)
     reference = _reference(game.reference)
-    todo = [
-        (step, number, fraction) for step, number in _places(game, trace) for fraction in game.rules.fractions
-    ]
+    fractions = game.rules.fractions if game.rules.examples is None else (1.0,)  # it is said who must go
+    todo = [(step, number, share) for step, number in _places(game, trace) for share in fractions]
     with progress.bar("forging", len(todo) * len(game.forgeries)) as advance:
         for count, (step, number, fraction) in enumerate(todo):
             for place, (name, forgery) in enumerate(game.forgeries.items()):
@@ -92,6 +92,11 @@ def play(game: Game) -> Iterator[Move]:
 def _places(game: Game, trace: Trace) -> list[tuple[int, int]]:
     """Return the challenged steps, each with the number of a batch: its own, or the first few."""
     rules, steps = game.rules, len(trace.indices)
+    if rules.examples is not None:
+        used = [step for step in range(steps) if set(rules.examples) & set(trace.indices[step])]
+        if not used:
+            raise FedsimError(f"forge.examples: none of {list(rules.examples)} was used in {steps} steps")
+        return [(step, step) for step in used]
     if rules.at is None:
         drawn = torch.randperm(steps, generator=generator(game.training.seed, "challenges"))
         chosen = drawn[: rules.challenges].sort().values.tolist()
@@ -124,10 +129,14 @@ def _challenge(game: Game, trace: Trace, step: int, number: int, fraction: float
 
     everything = torch.arange(len(training.train.labels))
     drawn = torch.randperm(len(own), generator=generator(training.seed, "unwanted", number))
+    unwanted = drawn[: max(1, round(fraction * len(own)))].sort().values
+    if game.rules.examples is not None:
+        unwanted = torch.isin(own, torch.tensor(game.rules.examples)).nonzero().flatten()
+        everything = everything[~torch.isin(everything, torch.tensor(game.rules.examples))]
     return Challenge(
         model=model,
         batch=examples(own),
-        unwanted=drawn[: max(1, round(fraction * len(own)))].sort().values,
+        unwanted=unwanted,
         task=training.task,
         owned=everything[~torch.isin(everything, own)],
         examples=examples,

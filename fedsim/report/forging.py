@@ -97,6 +97,16 @@ def print_moves(moves: Sequence[Move]) -> None:
     Console(width=110).print(table)
 
 
+def refutation(moves: Sequence[Move], examples: Sequence[int]) -> str:
+    """Say whether the trace passes as one that never used these examples."""
+    said = list[str]()
+    for forgery, own in _by_forgery(moves):
+        good = sum(move.accepted and move.gone == move.unwanted for move in own)
+        verdict = "the whole trace passes without them" if good == len(own) else "the claim fails"
+        said.append(f"{forgery}: examples {list(examples)} denied in {good} of {len(own)} steps: {verdict}")
+    return "\n".join(said)
+
+
 def short(value: float | None) -> str:
     """Return a number in few digits."""
     return "–" if value is None else f"{value:.2g}"

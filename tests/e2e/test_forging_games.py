@@ -10,6 +10,7 @@ import pytest
 from fedsim import build
 from fedsim.errors import FedsimError
 from fedsim.forge import play
+from fedsim.report.forging import refutation
 from fedsim.runfolder import read_tensors
 
 SMALL = (
@@ -89,6 +90,16 @@ def test_the_same_batches_are_forged_at_every_stage_and_games_repeat() -> None:
     assert all(move.unwanted == move.gone == 1 and move.loss > 0 and move.moved > 0 for move in one)
 
 
+def test_a_trace_can_be_claimed_never_to_have_used_an_example() -> None:
+    found = moves("forgery=[parallelogram,nearest]", "forge.examples=[7,8]", "proof.steps=14")
+    steps = sorted({move.step for move in found})
+    assert len(steps) >= 2  # in each of two epochs
+    assert all(move.gone == move.unwanted for move in found)
+    words = refutation(found, [7, 8])
+    assert f"nearest: examples [7, 8] denied in 0 of {len(steps)} steps: the claim fails" in words
+    assert f"denied in {len(steps)} of {len(steps)} steps: the whole trace passes without them" in words
+
+
 @pytest.mark.parametrize("precision", ["float64", "bfloat16", "float16"])
 def test_games_in_other_precisions(precision: str) -> None:
     (planned, searched) = moves(
@@ -112,6 +123,9 @@ def test_games_in_other_precisions(precision: str) -> None:
         (["forgery=[nonsense]"], "Could not load 'forgery/nonsense'"),
         (["forgery=[greedy]", "forge.at=[9]"], "forge.at: expected steps below proof.steps=6, got 9"),
         (["forgery=[greedy]", "forge.at=[-1]"], "forge.at: expected null or a list of steps"),
+        (["forgery=[greedy]", "forge.examples=[]"], "forge.examples: expected null or a list of indices"),
+        (["forgery=[greedy]", "forge.examples=[1]", "forge.at=[1]"], "forge.examples: the steps.*Remedy"),
+        (["forgery=[greedy]", "forge.examples=[1]", "proof.steps=1", "seed=3"], "was used in 1 steps"),
         (["forgery=[greedy]", "forge.fractions=[2]"], r"forge.fractions: expected a list of shares"),
         (["forgery=[greedy]", "forge.batches=0"], "forge.batches: expected null or a whole number"),
         (["forgery=[greedy]", "forge.precision=int8"], "forge.precision: expected one of float32"),

@@ -54,8 +54,9 @@ class Lattice(Forgery):
         chance = np.random.default_rng(int(torch.randint(2**62, (), generator=challenge.generator)))
         places = chance.permutation(len(levels))[:MOST]
         top = np.full(len(places), float(self.strength))
+        least = np.isin(places, challenge.unwanted.numpy()).astype(np.float64)  # these must change
         strengths = np.zeros(len(levels), dtype=np.int64)
-        strengths[places] = integer_solution(errors[places], np.zeros(len(places)), top, chance)
+        strengths[places] = integer_solution(errors[places], least, top, chance)
         low, high = _room(levels, strengths)
         best, smallest = None, np.inf
         for _ in range(self.tries):
