@@ -122,7 +122,8 @@ def arithmetic(precision: str) -> AbstractContextManager[Any]:
     """Return the context in which steps are computed: autocast for bfloat16 and float16."""
     if precision in ("float32", "float64"):
         return nullcontext()
-    return torch.autocast("cpu", dtype=getattr(torch, precision))
+    # No cache: it would keep the first step's casts of the weights for all steps.
+    return torch.autocast("cpu", dtype=getattr(torch, precision), cache_enabled=False)
 
 
 def sgd_step(model: nn.Module, batch: Batch, learning_rate: float) -> None:

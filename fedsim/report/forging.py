@@ -314,7 +314,7 @@ def roc_figure(moves: Sequence[Move]) -> Figure:
     """Draw for each statistic the share of forged batches found against that of honest ones suspected."""
     claimed = [move for move in moves if move.claimed is not None] or list(moves)
     names = list(claimed[0].suspicions)
-    figure = Figure(figsize=(8.5, 3.0), layout="constrained")
+    figure = Figure(figsize=(9.5, 3.0), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(names)), names, strict=True):
         for place, (forgery, own) in enumerate(_by_forgery(claimed)):
             forged = np.array([move.suspicions[name] for move in own])
@@ -327,7 +327,8 @@ def roc_figure(moves: Sequence[Move]) -> Figure:
         axes.set_title(name, fontsize=9, color=INK)
         axes.set_xlabel("honest batches suspected", fontsize=8)
     figure.axes[0].set_ylabel("forged batches found", fontsize=8)
-    figure.axes[-1].legend(frameon=False, fontsize=7)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=7)
     return figure
 
 

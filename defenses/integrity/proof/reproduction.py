@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import nn
@@ -18,7 +19,16 @@ from defenses.integrity.proof.central import batch_at, train_centrally
 from defenses.integrity.proof.distances import DISTANCES, distance
 from fedsim.interfaces import CentralTraining, Finding
 from fedsim.randomness import generator
-from fedsim.training import Batch, Trace, apply_step, batch_gradient, load_weights, sgd_step, weights_of
+from fedsim.training import (
+    Batch,
+    Trace,
+    apply_step,
+    arithmetic,
+    batch_gradient,
+    load_weights,
+    sgd_step,
+    weights_of,
+)
 from fedsim.types import Weights
 
 SAFETY = 10.0  # delta, in units of the largest honest error
@@ -79,12 +89,8 @@ def batch_sizes(training: CentralTraining, kind: str) -> Iterator[Finding]:
 
 def precision(training: CentralTraining, kind: str) -> Iterator[Finding]:
     """Errors of recomputing single steps in the precision that they were done in (no loss scaling)."""
-    precisions: dict[str, Around] = {
-        "float32": nullcontext,
-        "bfloat16": _autocast(torch.bfloat16),
-        "float16": _autocast(torch.float16),
-    }
-    for name, around in precisions.items():
+    for name in ("float32", "bfloat16", "float16"):
+        around = partial(arithmetic, name)
         with around():
             trace = train_centrally(training, 1)
         for variation in _exact(training):
@@ -112,7 +118,7 @@ def variations(threads: int) -> list[Variation]:
         Variation(name="permuted batch", step=_permuted),
         Variation(name="micro-batches", step=_micro_batches),
         Variation(name="other kernels", around=_plain_kernels),
-        Variation(name="bfloat16", around=_autocast(torch.bfloat16), exact=False),
+        Variation(name="bfloat16", around=partial(arithmetic, "bfloat16"), exact=False),
         Variation(name="float16 checkpoints", exact=False),
     ]
 
@@ -213,8 +219,3 @@ def _plain_kernels() -> Iterator[None]:
         warnings.simplefilter("ignore")
         with torch.backends.mkldnn.flags(enabled=False):
             yield
-
-
-def _autocast(kind: torch.dtype) -> Around:
-    # Without its cache, which would go on with the first step's weights for as long as the context lasts.
-    return lambda: torch.autocast("cpu", dtype=kind, cache_enabled=False)
