@@ -278,8 +278,8 @@ def causes_figure(moves: Sequence[Move]) -> Figure:
 CAUSES = {"loss": "loss of the replaced example", "moved": "distance of its replacement (rms)"}
 
 
-def correlations(moves: Sequence[Move]) -> list[tuple[str, str, float]]:
-    """Return how errors go with the loss and with the distance: Spearman's rank correlation."""
+def correlations(moves: Sequence[Move]) -> list[tuple[str, str, float, float]]:
+    """Return how errors go with the loss and with the distance: rank correlations, over all and in a step."""
     return [
         (
             forgery,

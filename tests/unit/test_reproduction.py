@@ -1,6 +1,7 @@
 """Studies of honest recomputation: by batch size, precision and machine."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from fedsim.data.synthetic import synthetic
 from fedsim.errors import FedsimError
 from fedsim.interfaces import CentralTraining
 from fedsim.models.layers import Normalize
-from fedsim.training import load_weights, weights_of
+from fedsim.training import arithmetic, load_weights, weights_of
 
 DATA = synthetic(shape=(1, 16, 16), num_classes=4, train_size=96, test_size=8)
 
@@ -90,7 +91,7 @@ def test_the_matrix_of_machines_has_a_diagonal_of_zeros(training: CentralTrainin
 def test_autocast_follows_the_weights_from_step_to_step(training: CentralTraining) -> None:
     """With torch's cache of casts, steps in one context would all start from the first one's weights."""
     training = replace(training, learning_rate=0.5)
-    around = reproduction._autocast(torch.bfloat16)
+    around = partial(arithmetic, "bfloat16")
     with around():
         whole = train_centrally(training, 1)
     model = fresh(0)
@@ -108,7 +109,7 @@ def test_recomputing_leaves_the_trace_as_it_was(training: CentralTraining) -> No
     trace = train_centrally(training, 1)
     before = [{name: tensor.clone() for name, tensor in weights.items()} for weights in trace.checkpoints]
     model = fresh(0)
-    for variation in reproduction.variations(training):
+    for variation in reproduction.variations(training.threads):
         reproduction._recompute(model, trace, training, 1, 2, variation)
     assert not all(torch.equal(weights_of(model)[name], before[1][name]) for name in before[1])
     for weights, kept in zip(trace.checkpoints, before, strict=True):
