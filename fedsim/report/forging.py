@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 import numpy as np
 import torch
@@ -281,15 +281,22 @@ CAUSES = {"loss": "loss of the replaced example", "moved": "distance of its repl
 def correlations(moves: Sequence[Move]) -> list[tuple[str, str, float, float]]:
     """Return how errors go with the loss and with the distance: rank correlations, over all and in a step."""
     return [
-        (
-            forgery,
-            words,
-            float(spearmanr([getattr(m, name) for m in own], [m.verdict.error for m in own if m.verdict])[0]),
-        )
+        (forgery, words, _rank_correlation(own, name), _within_steps(own, name))
         for forgery, own in _by_forgery(moves)
         if len(own) >= 8
         for name, words in CAUSES.items()
     ]
+
+
+def _rank_correlation(moves: Sequence[Move], name: str) -> float:
+    return float(spearmanr([getattr(move, name) for move in moves], _errors(moves))[0])
+
+
+def _within_steps(moves: Sequence[Move], name: str) -> float:
+    """Return the mean over steps: without what changes for all examples in the course of training."""
+    steps = [[move for move in moves if move.step == step] for step in sorted({move.step for move in moves})]
+    found = [_rank_correlation(own, name) for own in steps if len(own) >= 5]
+    return fmean(found) if found else math.nan
 
 
 def _errors(moves: Sequence[Move]) -> list[float]:
