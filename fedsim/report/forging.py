@@ -42,6 +42,7 @@ class Line:
     largest: float | None
     benign: float | None  # median
     gone: float  # share of the unwanted examples
+    moved: float  # median change of their images, in grey levels
     seconds: float  # median
     reason: str  # of the first that lost
 
@@ -76,6 +77,7 @@ def _line(moves: Sequence[Move]) -> Line:
         largest=max(errors, default=None),
         benign=median(verdict.benign for verdict in verdicts) if verdicts else None,
         gone=sum(move.gone for move in moves) / sum(move.unwanted for move in moves),
+        moved=255 * median(move.moved for move in moves),
         seconds=median(move.seconds for move in moves),
         reason=next((move.reason for move in moves if not move.accepted), ""),
     )
@@ -87,13 +89,13 @@ def print_moves(moves: Sequence[Move]) -> None:
     games = any(move.game for move in moves)
     for name in (["game"] if games else []) + ["forgery", "replaced", "accepted", "domain"]:
         table.add_column(name)
-    for name in ("error", "honest error"):
+    for name in ("error", "honest error", "moved"):
         table.add_column(name, justify="right")
     for line in lines(moves):
         name = f"{line.forgery} (planned)" if line.planned else line.forgery
         cells = [line.game] if games else []
         cells += [name, line.unwanted, f"{line.accepted} of {line.moves}", line.domain]
-        table.add_row(*cells, *(short(value) for value in (line.error, line.benign)))
+        table.add_row(*cells, *(short(value) for value in (line.error, line.benign, line.moved)))
     Console(width=110).print(table)
 
 
