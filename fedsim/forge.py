@@ -4,7 +4,7 @@ Paper: Suliman et al., Towards a Re-evaluation of Data Forging Attacks in Practi
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,7 +16,8 @@ from fedsim.data.images import Images
 from fedsim.errors import FedsimError, in_words
 from fedsim.interfaces import Audit, CentralTraining, Challenge, Forgery, RecordedStep, StepVerdict
 from fedsim.randomness import generator
-from fedsim.training import Batch, Trace, arithmetic, load_weights, sgd_step, weights_of
+from fedsim.training import Batch, arithmetic, load_weights, sgd_step, weights_of
+from fedsim.types import Weights
 
 REFERENCE = 1000  # test images that a verifier compares with
 
@@ -76,24 +77,26 @@ class Move:
 
 def play(game: Game) -> Iterator[Move]:
     """Let the verifier train, then answer every challenge with every forgery."""
+    indices = [game.audit.step_indices(game.training, step) for step in range(game.training.steps)]
+    places = _places(game, indices)
     with arithmetic(game.rules.precision):
-        trace = game.audit.trace_training(game.training)
+        weights = game.audit.weights_before(game.training, {step for step, _ in places})
     reference = _reference(game.reference)
     fractions = game.rules.fractions if game.rules.examples is None else (1.0,)  # it is said who must go
-    todo = [(step, number, share) for step, number in _places(game, trace) for share in fractions]
+    todo = [(step, number, share) for step, number in places for share in fractions]
     with progress.bar("forging", len(todo) * len(game.forgeries)) as advance:
-        for count, (step, number, fraction) in enumerate(todo):
+        for count, (step, number, share) in enumerate(todo):
             for place, (name, forgery) in enumerate(game.forgeries.items()):
                 advance(count * len(game.forgeries) + place, f"{name}, step {step}")
-                challenge = _challenge(game, trace, step, number, fraction, name)
-                yield _move(game, trace, challenge, reference, step, number, name, forgery)
+                challenge = _challenge(game, weights[step], indices[number], step, number, share, name)
+                yield _move(game, challenge, reference, step, number, name, forgery)
 
 
-def _places(game: Game, trace: Trace) -> list[tuple[int, int]]:
+def _places(game: Game, indices: Sequence[Tensor]) -> list[tuple[int, int]]:
     """Return the challenged steps, each with the number of a batch: its own, or the first few."""
-    rules, steps = game.rules, len(trace.indices)
+    rules, steps = game.rules, len(indices)
     if rules.examples is not None:
-        used = [step for step in range(steps) if set(rules.examples) & set(trace.indices[step])]
+        used = [step for step in range(steps) if set(rules.examples) & set(indices[step].tolist())]
         if not used:
             raise FedsimError(f"forge.examples: none of {list(rules.examples)} was used in {steps} steps")
         return [(step, step) for step in used]
@@ -109,13 +112,14 @@ def _places(game: Game, trace: Trace) -> list[tuple[int, int]]:
     return [(step, number) for step in chosen for number in range(min(rules.batches, steps))]
 
 
-def _challenge(game: Game, trace: Trace, step: int, number: int, fraction: float, name: str) -> Challenge:
-    """Return a challenge on the trace's weights before a step, on its batch of some number."""
+def _challenge(
+    game: Game, before: Weights, own: Tensor, step: int, number: int, fraction: float, name: str
+) -> Challenge:
+    """Return a challenge on the weights before a step, on the batch of these examples."""
     training = game.training
     kind = torch.float64 if game.rules.precision == "float64" else torch.float32
     model = training.fresh(0).to(kind)
-    load_weights(model, trace.checkpoints[step])
-    own = torch.tensor(trace.indices[number])
+    load_weights(model, before)
 
     def examples(indices: Tensor) -> Batch:
         images, labels = training.train.batch(indices), training.train.labels[indices]
@@ -146,7 +150,6 @@ def _challenge(game: Game, trace: Trace, step: int, number: int, fraction: float
 
 def _move(
     game: Game,
-    trace: Trace,
     challenge: Challenge,
     reference: Batch,
     step: int,

@@ -1,6 +1,6 @@
 """What attacks, defences, clients, audits and metrics have to offer. The rest finds them by their yaml."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from torch import Generator, Tensor, nn
 
 from fedsim.data.images import Images
 from fedsim.federation import Federation
-from fedsim.training import Batch, Claim, LocalWork, Trace, honest
+from fedsim.training import Batch, Claim, LocalWork, honest
 from fedsim.types import Kind, KnownDefense, Observation, Reconstruction, Score, Task, Truth, Verdict, Weights
 
 
@@ -233,8 +233,12 @@ class Audit:
         """Judge such a file."""
         raise NotImplementedError
 
-    def trace_training(self, training: CentralTraining) -> Trace:
-        """Train, and return every checkpoint."""
+    def step_indices(self, training: CentralTraining, step: int) -> Tensor:
+        """Return which examples a step of a training is taken on."""
+        raise NotImplementedError
+
+    def weights_before(self, training: CentralTraining, steps: Collection[int]) -> dict[int, Weights]:
+        """Train as far as is needed, and return the weights before these steps."""
         raise NotImplementedError
 
     def judge_step(self, step: RecordedStep, claimed: Batch, delta: float | None) -> StepVerdict:

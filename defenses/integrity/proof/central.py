@@ -1,7 +1,7 @@
 """Proofs of trainings outside of a federation: keys in files, batches by their indices in a data set."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from fedsim.errors import FedsimError
 from fedsim.interfaces import CentralTraining
 from fedsim.randomness import generator
 from fedsim.training import Batch, Trace, batch_digest, sgd_step, weights_of
-from fedsim.types import Verdict
+from fedsim.types import Verdict, Weights
 
 FILE = "training.proof"
 LARGEST = 16 * 2**30  # bytes of a proof that is read at all
@@ -89,6 +89,17 @@ def train_centrally(training: CentralTraining, every: int, number: int = 0) -> T
         indices=tuple(indices),
         digests=tuple(digest.result() for digest in digests),
     )
+
+
+def weights_before(training: CentralTraining, steps: Collection[int]) -> dict[int, Weights]:
+    """Train up to the last of these steps, and return the weights before each of them alone."""
+    model, found = training.fresh(0), dict[int, Weights]()
+    for step in range(max(steps) + 1):
+        if step in steps:
+            found[step] = weights_of(model)
+        if step < max(steps):
+            sgd_step(model, batch_at(training, central_indices(training, step)), training.learning_rate)
+    return found
 
 
 def central_indices(training: CentralTraining, step: int, number: int = 0) -> Tensor:

@@ -4,7 +4,10 @@ Paper: Jia et al., Proof-of-Learning: Definitions and Practice (S&P 2021).
 """
 
 import math
+from collections.abc import Collection
 from pathlib import Path
+
+from torch import Tensor
 
 from defenses.integrity.proof import calibrate, central, ledger
 from defenses.integrity.proof.distances import LIMITED
@@ -17,8 +20,8 @@ from defenses.integrity.proof.verify import Expected, Thoroughness, verify
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Audit, CentralTraining, Finding, RecordedStep, StepVerdict, Submission
 from fedsim.randomness import generator
-from fedsim.training import Batch, Claim, Trace
-from fedsim.types import Verdict
+from fedsim.training import Batch, Claim
+from fedsim.types import Verdict, Weights
 
 LEDGER = "ledger.jsonl"
 
@@ -123,9 +126,13 @@ class ProofOfLearning(Audit):
         """Measure what tells honest recomputation from a lie, on this machine."""
         return calibrate.calibrate(training, self.how.distance)
 
-    def trace_training(self, training: CentralTraining) -> Trace:
-        """Train, and return every checkpoint."""
-        return central.train_centrally(training, 1)
+    def step_indices(self, training: CentralTraining, step: int) -> Tensor:
+        """Return which examples a step of a training is taken on."""
+        return central.central_indices(training, step)
+
+    def weights_before(self, training: CentralTraining, steps: Collection[int]) -> dict[int, Weights]:
+        """Train as far as is needed, and return the weights before these steps."""
+        return central.weights_before(training, steps)
 
     def judge_step(self, step: RecordedStep, claimed: Batch, delta: float | None) -> StepVerdict:
         """Judge the claim that a step was taken on another batch."""
