@@ -51,7 +51,7 @@ def compose_with_folder(overrides: Sequence[str]) -> tuple[DictConfig, Path]:
 
 def compose_replay(config_text: str, overrides: Sequence[str]) -> tuple[DictConfig, Path]:
     """Take a run's config, with another attack or metrics if asked for; also return the run folder to use."""
-    played = _parse(config_text)
+    played = parsed(config_text)
     asked = {override.lstrip("+~").partition("=")[0].partition(".")[0] for override in overrides}
     added = [f"name='replay_${{choices.attack}}_{played.choices.model}_{played.choices.data}'"]
     same_attack = not any(override.startswith("attack=") for override in overrides)
@@ -234,7 +234,7 @@ def prepare_clients(config_text: str, folder: Path) -> Callable[[], ClientSetup]
 
     Returns what a client calls to get its setup. It carries no data, so that it can travel to workers.
     """
-    config = _parse(config_text)
+    config = parsed(config_text)
     rules, data = _federation(config), _dataset(OmegaConf.to_yaml(config.data))
     shares = partition(
         data.train.labels,
@@ -257,7 +257,7 @@ def prepare_clients(config_text: str, folder: Path) -> Callable[[], ClientSetup]
 @functools.lru_cache(maxsize=1)
 def client_setup(config_text: str, folder: Path) -> ClientSetup:
     """Build what clients need, once in each process that runs clients."""
-    config = _parse(config_text)
+    config = parsed(config_text)
     data = _dataset(OmegaConf.to_yaml(config.data))
     shares, _ = read_tensors(folder / PARTITION_FILE)
     rules, model = _federation(config), _model(config, data.task).to(config.device)
@@ -279,7 +279,7 @@ def client_setup(config_text: str, folder: Path) -> ClientSetup:
 
 @functools.lru_cache(maxsize=2)
 def _dataset(data_text: str) -> Dataset:
-    return _of_type(_instantiate(_parse(data_text), "data"), Dataset, "data")
+    return _of_type(_instantiate(parsed(data_text), "data"), Dataset, "data")
 
 
 def _federation(config: DictConfig) -> Federation:
@@ -380,7 +380,8 @@ def _cheats(config: DictConfig, rules: Federation) -> tuple[tuple[str, ...], tup
     return tuple(names), tuple(behaviours)
 
 
-def _parse(text: str) -> DictConfig:
+def parsed(text: str) -> DictConfig:
+    """Read a run's config."""
     config = OmegaConf.create(text)
     assert isinstance(config, DictConfig)
     return config

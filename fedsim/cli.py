@@ -22,6 +22,7 @@ fedsim: a federated-learning attack laboratory.
   fedsim compare attack=[...] defense=[...] [seeds=N] [jobs=N] [into=DIR] [KEY=VALUE ...]
                                       every attack against every defence; run again, only what is missing runs
   fedsim replay RUN [attack=... ...]  attack an earlier run's saved observations again, without training
+  fedsim resume RUN                   go on with a run that was interrupted, after its last complete round
   fedsim prove [KEY=VALUE ...]        train outside of a federation, with a sealed proof of learning
   fedsim verify PROOF [KEY=VALUE ...] judge such a proof; exit status: 0 accepted, 1 rejected,
                                       2 malformed, 3 could not be judged
@@ -53,6 +54,7 @@ def main() -> None:
         "list": _list,
         "report": _report,
         "replay": _replay,
+        "resume": _resume,
         "compare": _compare,
         "prove": _prove,
         "verify": _verify,
@@ -205,6 +207,20 @@ def _replay(arguments: Sequence[str]) -> None:
     source = RunFolder(Path(arguments[0]))
     config, path = build.compose_replay(source.config_text(), arguments[1:])
     folder = replay(build.experiment(config), source, path)
+    _announce(folder, last_line=True)
+
+
+def _resume(arguments: Sequence[str]) -> None:
+    from fedsim import build
+    from fedsim.experiment import resume
+    from fedsim.runfolder import RunFolder
+
+    if len(arguments) != 1 or "=" in arguments[0]:
+        raise FedsimError("expected a run folder alone: fedsim resume RUN. Its settings are as they were.")
+    folder = RunFolder(Path(arguments[0]))
+    config = build.parsed(folder.config_text())
+    if folder.summary().get("status") != "complete":
+        resume(build.experiment(config), folder)
     _announce(folder, last_line=True)
 
 

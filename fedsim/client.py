@@ -10,6 +10,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedsim.client_states import ClientStates
 from fedsim.data.batches import batch_indices
 from fedsim.data.images import Images
 from fedsim.errors import FedsimError, in_words
@@ -40,8 +41,16 @@ class ClientSetup:
     device: str
     threads: int
 
+    @property
+    def has_memory(self) -> bool:
+        """Whether a client's reply depends on its earlier ones."""
+        cheats = self.audit is not None and bool(self.behaviours)
+        return cheats or any(defense.keeps_rest for defense in self.defenses)
 
-def client_app(setup: Callable[[], ClientSetup], keep_truth: Callable[[Truth], None]) -> ClientApp:
+
+def client_app(
+    setup: Callable[[], ClientSetup], keep_truth: Callable[[Truth], None], states: ClientStates
+) -> ClientApp:
     """Build the ClientApp. `setup` is called inside the process that runs the client.
 
     `keep_truth` is the side channel: it takes the private batch to the evaluator without a message.
@@ -79,7 +88,15 @@ def client_app(setup: Callable[[], ClientSetup], keep_truth: Callable[[Truth], N
             reply.content["size"] = MetricRecord({"bytes": size})
         return reply
 
-    @app.train(mods=[_report_errors, defend])
+    def remember(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        if not setup().has_memory:
+            return call_next(message, context)
+        states.restore(_number(context), context)
+        reply = call_next(message, context)
+        states.keep(_number(context), _round(message), context)
+        return reply
+
+    @app.train(mods=[_report_errors, remember, defend])
     def train(message: Message, context: Context) -> Message:
         made, round, client = setup(), _round(message), _number(context)
         torch.set_num_threads(made.threads)  # sums depend on it: alike on every engine

@@ -22,6 +22,7 @@ from torch import nn
 
 from fedsim import __version__, progress
 from fedsim.client import ClientSetup, client_app
+from fedsim.client_states import ClientStates
 from fedsim.data.images import Images
 from fedsim.errors import FedsimError, in_words
 from fedsim.federation import Federation
@@ -111,8 +112,22 @@ def replay(experiment: Experiment, source: RunFolder, path: Path) -> RunFolder:
     return folder
 
 
-def play(experiment: Experiment, folder: RunFolder) -> None:
-    """Play all rounds on the experiment's engine; observations and truth land in the run folder."""
+def resume(experiment: Experiment, folder: RunFolder) -> RunFolder:
+    """Go on with a run that was interrupted: after its last complete round, or with its attacks."""
+    done, weights = folder.last_round()
+    folder.forget_after(done if done else -1)
+    with recorded(experiment, folder):
+        log.info("resumed after round %d", done)
+        if weights and done:
+            load_weights(experiment.model, weights)
+        if done < experiment.federation.rounds:
+            play(experiment, folder, done)
+        assess(experiment, folder, folder)
+    return folder
+
+
+def play(experiment: Experiment, folder: RunFolder, done: int = 0) -> None:
+    """Play the rounds that are left; observations and truth land in the run folder as they come."""
     setup = ServerSetup(
         model=experiment.model,
         task=experiment.task,
@@ -130,10 +145,13 @@ def play(experiment: Experiment, folder: RunFolder) -> None:
         keep_round=folder.keep_round,
         keep_verdict=folder.keep_verdict,
         keep_weights=folder.keep_weights,
+        done=done,
     )
     if any(experiment.cheats):
         folder.keep_cheats(experiment.cheats)
-    clients = client_app(experiment.prepare_clients(folder.path), folder.keep_truth)
+    clients = client_app(
+        experiment.prepare_clients(folder.path), folder.keep_truth, ClientStates(folder.path / "clients")
+    )
     try:
         experiment.engine.play(server_app(setup), clients, experiment.federation.clients)
     finally:  # a run that ends here still says in scores.csv which clients failed
@@ -152,9 +170,10 @@ def assess(experiment: Experiment, source: RunFolder, target: RunFolder) -> None
                 observation = _as_known(experiment, seen)
                 load_weights(model, observation.sent)
                 try:
-                    found = _attack(experiment, model, observation)
+                    kept = target.whole_guess(observation.round, observation.client)  # of a resumed run
+                    found = kept or _attack(experiment, model, observation)
                 except Interrupted as stop:  # what it has counts, and the run ends
-                    target.keep_guess(observation.round, observation.client, stop.guess)
+                    target.keep_guess(observation.round, observation.client, stop.guess, partial=True)
                     rows += _scores(experiment, source, target, observation, stop.guess)
                     raise
                 if isinstance(found, Fault):

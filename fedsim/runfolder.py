@@ -30,6 +30,7 @@ from torch import Tensor
 from fedsim.errors import FedsimError, shortened
 from fedsim.types import Fault, Observation, Reconstruction, RoundResult, Truth, Verdict, Weights
 
+MODEL_FILE = "model.safetensors"
 PARTITION_FILE = "partition.safetensors"
 _SENT, _RECEIVED = "round_{round}.sent", "round_{round}.client_{client}"
 
@@ -176,11 +177,12 @@ class RunFolder:
         images = stored["pixels"] / 255 if "pixels" in stored else stored["images"]
         return Truth(round=round, client=client, images=images, labels=stored["labels"])
 
-    def keep_guess(self, round: int, client: int, guess: Reconstruction) -> None:
-        """Save what an attack recovered."""
+    def keep_guess(self, round: int, client: int, guess: Reconstruction, partial: bool = False) -> None:
+        """Save what an attack recovered; partial: it was interrupted."""
         values = {f.name: getattr(guess, f.name) for f in fields(guess)}
         tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
         notes = {name: values[name] for name in ("trace", "seconds", "confidence", "embedding_layer")}
+        notes["partial"] = partial
         write_tensors(self._place("guesses", round, client), tensors, notes)
 
     def guess(self, round: int, client: int) -> Reconstruction | None:
@@ -190,16 +192,45 @@ class RunFolder:
             return None
         tensors, notes = read_tensors(path)
         values: dict[str, Any] = tensors | notes | {"trace": tuple(notes.get("trace", ()))}
+        values.pop("partial", None)
         return Reconstruction(**values)
+
+    def whole_guess(self, round: int, client: int) -> Reconstruction | None:
+        """Read what an attack recovered that was not interrupted."""
+        path = self._place("guesses", round, client)
+        whole = path.exists() and not read_tensors(path)[1].get("partial", False)
+        return self.guess(round, client) if whole else None
 
     def guessed(self) -> list[tuple[int, int]]:
         """Return (round, client) of every saved guess, in order."""
         paths = _by_number((self.path / "guesses").glob("round_*.client_*.safetensors"))
         return [_numbers(path) for path in paths]
 
-    def keep_weights(self, weights: Weights) -> None:
-        """Save the final global model."""
-        write_tensors(self.path / "model.safetensors", weights)
+    def keep_weights(self, weights: Weights, round: int) -> None:
+        """Save the global model after a round: the last thing that is written of it."""
+        write_tensors(self.path / MODEL_FILE, weights, {"round": round})
+
+    def last_round(self) -> tuple[int, Weights]:
+        """Return the last round that is complete, and the global model after it; 0 and nothing before any."""
+        if not (self.path / MODEL_FILE).exists():
+            return 0, {}
+        weights, notes = read_tensors(self.path / MODEL_FILE)
+        return int(notes.get("round", 0)), weights
+
+    def forget_after(self, round: int) -> None:
+        """Remove what is kept of rounds that did not end."""
+        for name, row in (("history.csv", RoundResult), ("faults.csv", Fault), ("verdicts.csv", Verdict)):
+            path = self.path / name
+            if path.exists():
+                kept = [line for line in _rows(path) if int(line["round"]) <= round]
+                names = [field.name for field in fields(row)]
+                write_text(path, csv_text([names, *([line[name] for name in names] for line in kept)]))
+        for path in self.path.glob("*/*round_*"):
+            found = re.search(r"round_(\d+)", path.name)
+            if found and int(found[1]) > round:
+                path.unlink()
+        for path in self.path.rglob("*.tmp"):  # of writes that did not end
+            path.unlink()
 
     def keep_fault(self, fault: Fault) -> None:
         """Add a fault to faults.csv."""

@@ -52,7 +52,8 @@ class ServerSetup:
     keep_fault: Callable[[Fault], None]
     keep_round: Callable[[RoundResult], None]
     keep_verdict: Callable[[Verdict], None]
-    keep_weights: Callable[[Weights], None]
+    keep_weights: Callable[[Weights, int], None]
+    done: int = 0  # rounds that were played before; the model holds the weights after them
 
 
 def server_app(setup: ServerSetup) -> ServerApp:
@@ -67,14 +68,18 @@ def server_app(setup: ServerSetup) -> ServerApp:
         strategy = ObservingStrategy(setup=setup, nodes=_who_is_who(grid, setup.federation.clients))
         with progress.bar("rounds", setup.federation.rounds) as advance:
 
-            def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord | None:
+            def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+                if server_round == 0 and setup.done:
+                    return None  # it was tested when that round ended
+                round = server_round + setup.done
                 advance(round)
                 weights = decode(arrays)
-                setup.keep_weights(weights)
-                return test_round(setup, round, weights, time.perf_counter() - started)
+                result = test_round(setup, round, weights, time.perf_counter() - started)
+                setup.keep_weights(weights, round)
+                return result
 
-            rules = setup.federation
-            strategy.start(grid, encode(initial), rules.rounds, timeout=rules.timeout, evaluate_fn=evaluate)
+            rules, left = setup.federation, setup.federation.rounds - setup.done
+            strategy.start(grid, encode(initial), left, timeout=rules.timeout, evaluate_fn=evaluate)
 
     return app
 
@@ -94,6 +99,7 @@ class ObservingStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send this round's participants what the attack made of the global weights."""
+        server_round += self.setup.done
         attack, broadcast = self.setup.attack, arrays
         self._sent = decode(arrays)
         if attack.crafts():
@@ -119,6 +125,7 @@ class ObservingStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord, MetricRecord | None]:
         """Check, observe and average the replies as they come; a bad one is reported and left out."""
+        server_round += self.setup.done
         rules, faults, mean = self.setup.federation, list[Fault](), RunningMean()
         summed = list[Observation]()
         for client, reply in self._in_order(replies):

@@ -1,0 +1,50 @@
+"""What clients keep from round to round, on disk, so that a resumed run finds it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context
+
+from fedsim.records import decode, encode
+from fedsim.runfolder import read_tensors, write_tensors
+
+KEPT = "kept on disk"  # in a client's state: it is the disk's, or newer
+PROOF = "proof"
+
+
+@dataclass(frozen=True)
+class ClientStates:
+    """Files of clients' states after rounds. Of each client the last two: a round may not come to its end."""
+
+    folder: Path
+
+    def restore(self, client: int, context: Context) -> None:
+        """Give a client that was just started the state that it had."""
+        if KEPT in context.state:
+            return
+        context.state[KEPT] = ConfigRecord()
+        for path in self._files(client)[-1:]:
+            tensors, _ = read_tensors(path)
+            if PROOF in tensors:
+                context.state[PROOF] = ConfigRecord({"sealed": tensors.pop(PROOF).numpy().tobytes()})
+            for record in {name.partition("/")[0] for name in tensors}:
+                own = {n.partition("/")[2]: t for n, t in tensors.items() if n.partition("/")[0] == record}
+                context.state[record] = encode(own)
+
+    def keep(self, client: int, round: int, context: Context) -> None:
+        """Save a client's state after a round."""
+        tensors: dict[str, torch.Tensor] = {}
+        for name, record in context.state.items():
+            if isinstance(record, ArrayRecord) and name.startswith("rest"):
+                tensors |= {f"{name}/{key}": tensor for key, tensor in decode(record).items()}
+        proof = context.state.get(PROOF)
+        if isinstance(proof, ConfigRecord) and isinstance(sealed := proof.get("sealed"), bytes):
+            tensors[PROOF] = torch.frombuffer(bytearray(sealed), dtype=torch.uint8)
+        earlier = self._files(client)[:-1]
+        write_tensors(self.folder / f"client_{client}.round_{round:06d}.safetensors", tensors)
+        for path in earlier:
+            path.unlink()
+
+    def _files(self, client: int) -> list[Path]:
+        return sorted(self.folder.glob(f"client_{client}.round_*.safetensors"))

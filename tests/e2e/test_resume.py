@@ -1,0 +1,143 @@
+"""Runs that die in the middle go on where they were, and end as if nothing had happened."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import fedsim.report.run
+import fedsim.runfolder
+from fedsim import build
+from fedsim.cli import _resume
+from fedsim.errors import FedsimError
+from fedsim.experiment import resume, run
+from fedsim.runfolder import RunFolder
+
+SMALL = (
+    "data=synthetic",
+    "data.shape=[1,8,8]",
+    "data.num_classes=4",
+    "data.train_size=200",
+    "data.test_size=40",
+    "model=softmax",
+    "federation.clients=4",
+    "federation.batch_size=6",
+)
+STATEFUL = ("defense=[sparsify]", "defense.sparsify.error_feedback=true", "federation.participation=0.67")
+CHEATED = (
+    "federation=fedavg",
+    "audit=proof_of_learning",
+    "attack=none",
+    "client=[replay]",
+    "client.replay.share=0.34",
+)
+
+
+class Dead(BaseException):
+    """The power is out: from here on nothing is written."""
+
+
+def die_at(monkeypatch, write: int) -> None:
+    """Let the n-th write to a run folder fail, and every later one: what is on disk is what a kill leaves."""
+    count = 0
+    whole, append = fedsim.runfolder._write_whole, fedsim.runfolder._append
+
+    def counted(original, torn: bool):
+        def attempt(path, content):
+            nonlocal count
+            count += 1
+            if count > write:
+                raise Dead
+            if count == write:
+                if torn:  # a line that is cut in the middle
+                    original(path, content)
+                    path.write_bytes(path.read_bytes()[:-3])
+                raise Dead
+            original(path, content)
+
+        return attempt
+
+    monkeypatch.setattr(fedsim.runfolder, "_write_whole", counted(whole, False))
+    monkeypatch.setattr(fedsim.runfolder, "_append", counted(append, True))
+
+
+def figures(folder: RunFolder) -> tuple[object, ...]:
+    verdicts = [(v.round, v.client, v.accepted, v.check, v.distance) for v in folder.verdicts()]
+    return folder.scores(), folder.history(), verdicts, folder.summary()["metrics"], sorted(folder.guessed())
+
+
+@pytest.mark.parametrize(
+    ("settings", "writes"),
+    [((), (1, 2, 3, 8, 17, 26, 34)), (STATEFUL, (9, 20)), (CHEATED, (7, 15))],
+    ids=["plain", "error_feedback", "audited"],
+)
+def test_a_run_that_dies_at_any_write_is_resumed_to_the_same_figures(
+    small, tmp_path: Path, monkeypatch, settings: tuple[str, ...], writes: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(fedsim.report.run, "write_report", lambda folder: None)  # takes most of the time
+    overrides = (*settings, "federation.rounds=4")
+    whole = run(small(*overrides), tmp_path / "whole")
+    for write in writes:
+        path = tmp_path / f"dies_{write}"
+        with monkeypatch.context() as patch:
+            die_at(patch, write)
+            with pytest.raises(Dead):
+                run(small(*overrides), path)
+        if write == 1:
+            assert not list(path.rglob("*"))  # nothing to resume
+            continue
+        again = resume(small(*overrides), RunFolder(path))
+        assert figures(again) == figures(whole)
+        assert tensors(again) == tensors(whole)
+        assert not list(path.rglob("*.tmp"))
+
+
+def tensors(folder: RunFolder) -> list[str]:
+    """All files of tensors but clients' memories, of which only the last two are kept."""
+    found = (str(path.relative_to(folder.path)) for path in folder.path.rglob("*.safetensors"))
+    return sorted(name for name in found if not name.startswith("clients"))
+
+
+def test_kill_minus_nine_in_a_real_process(tmp_path: Path) -> None:
+    settings = [*SMALL, "metric=[lnacc]", "federation.rounds=20", "name=test"]
+    whole = run(build.experiment(build.compose(settings)), tmp_path / "whole")
+    killed = tmp_path / "killed"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedsim", *settings, f"hydra.run.dir={killed}"], stdout=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 120
+    while not (killed / "observations" / "round_7.sent.safetensors").exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert RunFolder(killed).summary() == {}
+    command = [sys.executable, "-m", "fedsim", "resume", str(killed)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == str(killed)
+    assert figures(RunFolder(killed)) == figures(whole)
+    with (killed / "history.csv").open() as file:
+        assert [int(row["round"]) for row in csv.DictReader(file)] == list(range(21))
+
+
+def test_a_guess_that_was_cut_short_is_made_again(small, tmp_path: Path) -> None:
+    folder = run(small(), tmp_path / "run")
+    guess = folder.guess(1, 0)
+    assert guess is not None
+    folder.keep_guess(1, 0, guess, partial=True)
+    assert folder.whole_guess(1, 0) is None
+    assert folder.whole_guess(1, 1) is not None
+    before = figures(folder)
+    assert figures(resume(small(), folder)) == before
+
+
+def test_what_cannot_be_resumed_is_said(tmp_path: Path) -> None:
+    with pytest.raises(FedsimError, match="not a run folder"):
+        _resume([str(tmp_path)])
+    with pytest.raises(FedsimError, match="expected a run folder alone"):
+        _resume([str(tmp_path), "seed=1"])
