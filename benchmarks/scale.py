@@ -1,0 +1,74 @@
+"""How cost grows with clients, parameters and rounds: memory, and CPU milliseconds a client and round.
+
+python benchmarks/scale.py (ten minutes). Every setting is a process of its own: rounds of FedSGD, inline
+(no other engine), observations and truth saved, then label restoration of each; the report is left out.
+Bars: LeNet-5 with 1,000 clients below 1.5 GB, its time a client within 1.2 of that with 100.
+"""
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+COMMON = ("data=synthetic", "data.shape=[1,28,28]", "federation.batch_size=8", "federation.evaluate_every=0")
+
+
+def measured(*overrides: str) -> dict[str, float]:
+    """Run a setting in a process of its own."""
+    command = [sys.executable, __file__, "--one", *overrides]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def one(*overrides: str) -> None:
+    from fedsim import build
+    from fedsim.experiment import assess, play
+    from fedsim.runfolder import RunFolder
+
+    experiment = build.experiment(build.compose([*COMMON, *overrides, "metric=[lnacc]", "name=scale"]))
+    rules = experiment.federation
+    with tempfile.TemporaryDirectory() as name:
+        folder = RunFolder(Path(name))
+        started = time.process_time()
+        play(experiment, folder)
+        played = time.process_time() - started
+        assess(experiment, folder, folder)
+        attacked = time.process_time() - started - played
+    replies = rules.rounds * len(rules.participants(0, 1))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    figures = {"play": 1000 * played / replies, "attack": 1000 * attacked / replies, "gigabytes": peak}
+    print(json.dumps(figures))
+
+
+def table(title: str, settings: list[tuple[str, tuple[str, ...]]]) -> None:
+    print(f"\n{title}\n{'':>24} {'play ms':>9} {'attack ms':>10} {'GB':>6}   a client and round")
+    first: dict[str, float] = {}
+    for name, overrides in settings:
+        found = measured(*overrides)
+        first = first or found
+        growth = found["play"] / first["play"]
+        row = f"{found['play']:>9.1f} {found['attack']:>10.1f} {found['gigabytes']:>6.2f}"
+        print(f"{name:>24} {row}   {growth:.2f} x the first", flush=True)
+
+
+def clients(number: int, *more: str) -> tuple[str, ...]:
+    size = f"data.train_size={max(5000, 10 * number)}"
+    return (f"federation.clients={number}", size, "federation.rounds=1", *more)
+
+
+if __name__ == "__main__":
+    if "--one" in sys.argv:
+        one(*sys.argv[sys.argv.index("--one") + 1 :])
+        sys.exit()
+    lenet = ("model=lenet5",)
+    table("clients, LeNet-5, one round", [(f"{n}", clients(n, *lenet)) for n in (100, 300, 1000)])
+    sampled = ("federation.participation=0.02", "federation.rounds=3", *lenet)
+    table("of 10,000 clients 200 a round, 3 rounds", [("10,000", clients(10_000, *sampled))])
+    widths = [(f"mlp width {w}", clients(100, "model=mlp", f"model.width={w}")) for w in (100, 300, 1000)]
+    table("parameters, 100 clients", widths)
+    rounds = [(f"{r} rounds", clients(20, *lenet, f"federation.rounds={r}")) for r in (5, 20, 80)]
+    table("rounds, 20 clients", rounds)
