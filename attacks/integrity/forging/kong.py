@@ -42,12 +42,12 @@ class Kong(Forgery):
         mine = _gradients(challenge, challenge.batch, challenge.unwanted, places).sum(dim=0)
         theirs = _gradients(challenge, others, torch.arange(len(drawn)), places)
         # With one example to replace, every other is a candidate; with more, random sets of them are.
-        sets = torch.stack(
-            [torch.randperm(len(drawn), generator=chance)[:number] for _ in range(self.candidates)]
-            if number > 1
-            else [torch.tensor([place]) for place in range(len(drawn))]
-        )
-        distances = torch.stack([(theirs[chosen].sum(dim=0) - mine).square().sum() for chosen in sets])
+        sets = torch.arange(len(drawn))[:, None]
+        if number > 1:
+            shuffled = torch.rand(self.candidates, len(drawn), generator=chance)
+            sets = shuffled.argsort(dim=1)[:, :number]
+        members = torch.zeros(len(sets), len(drawn), dtype=theirs.dtype).scatter_(1, sets, 1.0)
+        distances = (members @ theirs - mine).square().sum(dim=1)
         wanted, _ = batch_gradient(challenge.model, challenge.batch.images, challenge.batch.labels)
 
         def whole_gap(batch: Batch) -> float:
@@ -65,8 +65,9 @@ class Kong(Forgery):
 
 def _gradients(challenge: Challenge, batch: Batch, rows: Tensor, places: Tensor) -> Tensor:
     """Return the gradients of single examples at some coordinates."""
-    found = [
-        batch_gradient(challenge.model, batch.images[row : row + 1], batch.labels[row : row + 1])[0]
-        for row in rows.tolist()
-    ]
-    return torch.stack([flat_gradient(gradient)[places] for gradient in found])
+    found = list[Tensor]()
+    for row in rows.tolist():
+        one = slice(row, row + 1)
+        gradient, _ = batch_gradient(challenge.model, batch.images[one], batch.labels[one])
+        found.append(flat_gradient(gradient)[places])  # whole gradients of large models would not fit
+    return torch.stack(found)
