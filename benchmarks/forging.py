@@ -32,7 +32,7 @@ from fedsim.models.lenet_zhu import lenet_zhu
 from fedsim.models.mlp import mlp
 from fedsim.models.softmax import softmax
 from fedsim.randomness import generator
-from fedsim.training import Batch, batch_gradient, sgd_step
+from fedsim.training import Batch, batch_gradient, exact_levels, sgd_step
 from fedsim.types import Task
 
 RATE = 0.01
@@ -68,8 +68,8 @@ def update_error(model: nn.Module, used: Batch, claimed: Batch, levels: bool = T
     """Length of the difference of updates in float64, of grey levels as they are."""
     exact, pair = copy.deepcopy(model).double(), []
     for batch in (used, claimed):
-        images = torch.round(batch.images.double() * 255) / 255 if levels else batch.images.double()
-        pair.append(batch_gradient(exact, images, batch.labels)[0])
+        images = torch.round(batch.images * 255) / 255 if levels else batch.images
+        pair.append(batch_gradient(exact, exact_levels(images), batch.labels)[0])
     return RATE * sum(float((pair[0][name] - pair[1][name]).square().sum()) for name in pair[0]) ** 0.5
 
 

@@ -93,8 +93,8 @@ def check_forge(config: DictConfig) -> None:
     shares = isinstance(fractions, list) and bool(fractions) and all(_is_share(f) for f in fractions)
     expect("fractions", "a list of shares in [0, 1]", shares)
     expect("precision", f"one of {', '.join(PRECISIONS)}", forge["precision"] in PRECISIONS)
-    positive = isinstance(delta, int | float) and not isinstance(delta, bool) and 0 < delta < math.inf
-    expect("delta", "null or a positive number", delta is None or positive)
+    limit = isinstance(delta, int | float) and not isinstance(delta, bool) and 0 <= delta < math.inf
+    expect("delta", "null or a number of at least 0", delta is None or limit)
 
 
 def fitting(experiment: Experiment) -> Experiment:

@@ -182,6 +182,8 @@ def _report(arguments: Sequence[str]) -> None:
         folder = Path(name)
         if (folder / "config.yaml").is_file():
             print(write_report(RunFolder(folder)))
+        elif (folder / "forgeries.csv").is_file():
+            raise FedsimError(f"{folder} holds a forging game: its report.html was written when it ended")
         elif runs := run_folders(folder):
             for run in runs:
                 write_report(RunFolder(run))
@@ -299,6 +301,9 @@ def _calibrate(arguments: Sequence[str]) -> None:
 
 
 def _forge(arguments: Sequence[str]) -> None:
+    if {"-h", "--help"} & set(arguments):
+        print(HELP, end="")
+        return
     import torch
 
     from fedsim import build
@@ -313,12 +318,14 @@ def _forge(arguments: Sequence[str]) -> None:
     folder, configs = build.games([*chosen, "name=forging", *overrides], len(overrides) < len(arguments))
     if (folder / "forgeries.csv").exists():
         raise FedsimError(f"{folder} holds a game already. Remedy: another hydra.run.dir.")
-    write_text(folder / "forge.yaml", build.as_text(configs[0][1]))
+    games = [(config.threads, build.forging_game(config, folder, name)) for name, config in configs]
+    texts = [f"# {name or 'the game'}\n{build.as_text(config)}" for name, config in configs]
+    write_text(folder / "forge.yaml", "---\n".join(texts))
     moves = list[Move]()
     try:
-        for name, config in configs:
-            torch.set_num_threads(config.threads)
-            moves.extend(play(build.forging_game(config, folder, name)))
+        for threads, game in games:
+            torch.set_num_threads(threads)
+            moves.extend(play(game))
     finally:  # an interrupted game shows what it has
         if moves:
             report = write_forging(moves, folder)

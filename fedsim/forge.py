@@ -3,6 +3,7 @@
 Paper: Suliman et al., Towards a Re-evaluation of Data Forging Attacks in Practice (2024), algorithm 1.
 """
 
+import copy
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from fedsim.data.images import Images
 from fedsim.errors import FedsimError, in_words
 from fedsim.interfaces import Audit, CentralTraining, Challenge, Forgery, RecordedStep, StepVerdict
 from fedsim.randomness import generator
-from fedsim.training import Batch, arithmetic, load_weights, sgd_step, weights_of
+from fedsim.training import Batch, arithmetic, exact_levels, load_weights, sgd_step, weights_of
 from fedsim.types import Weights
 
 REFERENCE = 1000  # test images that a verifier compares with
@@ -30,7 +31,7 @@ class Rules:
     at: tuple[int, ...] | None = None  # or these
     batches: int | None = None  # at each of them the same batches, so many; None: the trace's own
     examples: tuple[int, ...] | None = None  # of the training data: every step that used one, without them
-    fractions: tuple[float, ...] = (1.0,)  # of a batch that must not appear; 0: one example
+    fractions: tuple[float, ...] = (1.0,)  # of a batch that must not appear; 0: any other batch will do
     precision: str = "float32"  # of the steps
     delta: float | None = None  # how far a recomputed step may end up; None: calibrated on each step
 
@@ -57,7 +58,6 @@ class Move:
     number: int  # of the batch
     unwanted: int  # examples that must not appear
     size: int  # of the batch
-    gone: int  # of the unwanted, those that do not appear in the claimed batch
     planned: bool  # the adversary composed the batch that was trained on
     verdict: StepVerdict | None  # None: nothing was claimed
     reason: str  # of a rejection, or why nothing was claimed
@@ -68,6 +68,11 @@ class Move:
     honest: Mapping[str, float]  # the same, of the batch at hand
     used: Batch
     claimed: Batch | None
+
+    @property
+    def gone(self) -> int:
+        """How many of the unwanted examples do not appear in the claimed batch."""
+        return 0 if self.verdict is None else self.verdict.gone
 
     @property
     def accepted(self) -> bool:
@@ -104,12 +109,14 @@ def _places(game: Game, indices: Sequence[Tensor]) -> list[tuple[int, int]]:
         drawn = torch.randperm(steps, generator=generator(game.training.seed, "challenges"))
         chosen = drawn[: rules.challenges].sort().values.tolist()
     else:
-        chosen = list(rules.at)
+        chosen = list(dict.fromkeys(rules.at))
         if max(chosen) >= steps:
             raise FedsimError(f"forge.at: expected steps below proof.steps={steps}, got {max(chosen)}")
     if rules.batches is None:
         return [(step, step) for step in chosen]
-    return [(step, number) for step in chosen for number in range(min(rules.batches, steps))]
+    if rules.batches > steps:
+        raise FedsimError(f"forge.batches: expected at most proof.steps={steps}, got {rules.batches}")
+    return [(step, number) for step in chosen for number in range(rules.batches)]
 
 
 def _challenge(
@@ -123,17 +130,13 @@ def _challenge(
 
     def examples(indices: Tensor) -> Batch:
         images, labels = training.train.batch(indices), training.train.labels[indices]
-        if kind == torch.float64:  # grey levels are whole again: float32 has rounded them
-            images = torch.where(
-                torch.round(images * 255) / 255 == images,
-                torch.round(images * 255).double() / 255,
-                images.double(),
-            )
+        images = exact_levels(images) if kind == torch.float64 else images
         return Batch(images=images, labels=labels)
 
     everything = torch.arange(len(training.train.labels))
     drawn = torch.randperm(len(own), generator=generator(training.seed, "unwanted", number))
-    unwanted = drawn[: max(1, round(fraction * len(own)))].sort().values
+    number_unwanted = max(1, round(fraction * len(own))) if fraction else 0
+    unwanted = drawn[:number_unwanted].sort().values
     if game.rules.examples is not None:
         unwanted = torch.isin(own, torch.tensor(game.rules.examples)).nonzero().flatten()
         everything = everything[~torch.isin(everything, torch.tensor(game.rules.examples))]
@@ -160,21 +163,17 @@ def _move(
     """Play one challenge: compose, train, forge, judge."""
     original, rate, precision = challenge.batch, game.training.learning_rate, game.rules.precision
     before = weights_of(challenge.model)
-    unwanted = challenge.unwanted
     with torch.no_grad():
-        logits = challenge.model(original.images[unwanted])
-        loss = float(functional.cross_entropy(logits, original.labels[unwanted]))
+        logits = challenge.model(original.images)
+        losses = functional.cross_entropy(logits, original.labels, reduction="none")
     started = time.perf_counter()
-    claimed: Batch | None = None
-    used, reason = original, ""
-    try:
-        used = forgery.compose(challenge)
-        claimed = forgery.forge(replace(challenge, batch=used))
-    except FedsimError as error:
-        reason = in_words(error)
-    seconds = time.perf_counter() - started
+    used, claimed, reason = original, None, ""
     verdict = None
-    if claimed is not None:
+    try:
+        composed = forgery.compose(_own_copy(challenge))
+        used = original if _equal(composed, original) else composed
+        if used is not original and game.rules.examples is not None:
+            raise FedsimError("a batch that was planned is not the one on record")
         load_weights(challenge.model, before)
         with arithmetic(precision):
             sgd_step(challenge.model, used, rate)
@@ -183,50 +182,51 @@ def _move(
             before=before,
             after=weights_of(challenge.model),
             batch=used,
+            unwanted=challenge.unwanted,
             task=challenge.task,
             learning_rate=rate,
             precision=precision,
             threads=game.training.threads,
         )
+        load_weights(challenge.model, before)
+        claimed = forgery.forge(_own_copy(replace(challenge, batch=used)))
+    except Exception as error:  # one that cannot, or breaks, has lost this move and no more
+        reason = in_words(error)
+    else:
         verdict = game.audit.judge_step(recorded, claimed, game.rules.delta)
         reason = verdict.reason
-    shown = original if claimed is None else claimed
+    seconds = time.perf_counter() - started
+    fitting = claimed is not None and claimed.images.shape == used.images.shape
+    shown = claimed if claimed is not None and fitting else original
+    places = challenge.unwanted if len(challenge.unwanted) else torch.arange(len(original.labels))
     return Move(
         game=game.name,
         forgery=name,
         step=step,
         number=number,
-        unwanted=len(unwanted),
+        unwanted=len(challenge.unwanted),
         size=len(original.labels),
-        gone=_gone(used, shown, unwanted),
         planned=used is not original,
         verdict=verdict,
         reason=reason,
-        loss=loss,
-        moved=_moved(used, shown, unwanted),
+        loss=float(losses[places].mean()),
+        moved=float((shown.images.double() - used.images.double())[places].square().mean().sqrt()),
         seconds=seconds,
         suspicions=game.audit.suspicions(shown, reference),
         honest=game.audit.suspicions(original, reference),
         used=used,
-        claimed=claimed,
+        claimed=shown if fitting else None,
     )
 
 
-def _gone(used: Batch, claimed: Batch, unwanted: Tensor) -> int:
-    """Return how many of the unwanted examples, image and label, are nowhere in the claimed batch."""
-    count = 0
-    for place in unwanted.tolist():
-        same = (claimed.images.to(used.images) == used.images[place]).flatten(1).all(dim=1)
-        if claimed.labels.dtype == torch.int64:
-            same = same & (claimed.labels == used.labels[place])
-        count += not bool(same.any())
-    return count
+def _own_copy(challenge: Challenge) -> Challenge:
+    """Return a challenge that the adversary may do with what it likes: nothing of it is the verifier's."""
+    batch = Batch(images=challenge.batch.images.clone(), labels=challenge.batch.labels.clone())
+    return replace(challenge, model=copy.deepcopy(challenge.model), batch=batch)
 
 
-def _moved(used: Batch, claimed: Batch, unwanted: Tensor) -> float:
-    if claimed.images.shape != used.images.shape:
-        return float("nan")
-    return float((claimed.images.double() - used.images.double())[unwanted].square().mean().sqrt())
+def _equal(one: Batch, other: Batch) -> bool:
+    return torch.equal(one.images, other.images) and torch.equal(one.labels, other.labels)
 
 
 def _reference(images: Images) -> Batch:

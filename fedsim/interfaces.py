@@ -100,7 +100,7 @@ class Challenge:
 
     model: nn.Module  # with the weights before the step
     batch: Batch  # that the step is taken on
-    unwanted: Tensor  # places in the batch of the examples that must not appear
+    unwanted: Tensor  # places in the batch of the examples that must not appear; none: any other batch
     task: Task
     owned: Tensor  # indices of other examples at hand, none of them in the batch
     examples: Callable[[Tensor], Batch]  # the examples at indices
@@ -108,13 +108,10 @@ class Challenge:
 
 
 class Forgery:
-    """A way to another batch with the same update, and the domain where its batches lie.
+    """A way to another batch with the same update, and the domain where its batches lie."""
 
-    pixels: `uint8` (multiples of 1/255 in [0, 1]), `box` (in [0, 1]) or `real`; classes: labels are classes.
-    """
-
-    pixels: str = "real"
-    classes: bool = True
+    pixels: str = "real"  # or uint8 (multiples of 1/255 in [0, 1]), box (in [0, 1])
+    classes: bool = True  # labels are classes
 
     def compose(self, challenge: Challenge) -> Batch:
         """Return the batch to train on: the one at hand, unless the forgery must plan ahead."""
@@ -173,6 +170,7 @@ class RecordedStep:
     before: Weights
     after: Weights
     batch: Batch
+    unwanted: Tensor  # places in the batch of the examples that must not appear
     task: Task
     learning_rate: float
     precision: str
@@ -184,9 +182,10 @@ class StepVerdict:
     """What a verifier finds of the claim that a step was taken on another batch."""
 
     accepted: bool
-    check: str = ""  # the one that failed: distinct, domain or step
+    check: str = ""  # the one that failed: domain, distinct, gone or step
     reason: str = ""
     domain: str  # the strictest that the claimed batch lies in
+    gone: int  # of the unwanted examples, those that do not appear
     error: float  # of the recomputed weights, l2
     benign: float  # the largest of honest recomputations
     delta: float

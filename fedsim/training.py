@@ -149,6 +149,12 @@ def batch_gradient(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[We
     return dict(zip(names, gradients, strict=True)), float(loss.detach())
 
 
+def exact_levels(images: Tensor) -> Tensor:
+    """Return images in float64, with grey levels as exact multiples of 1/255: float32 rounds them."""
+    levels = torch.round(images * 255)
+    return torch.where(levels / 255 == images, levels.double() / 255, images.double())
+
+
 def load_weights(model: nn.Module, weights: Weights) -> None:
     """Copy weights into a model's parameters."""
     parameters = dict(model.named_parameters())

@@ -1,6 +1,7 @@
 """The report of forging games: who won, by how much, how it looks, and whether it could have been seen."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from scipy.stats import spearmanr
 from torch import Tensor
@@ -41,7 +43,7 @@ class Line:
     smallest: float | None
     largest: float | None
     benign: float | None  # median
-    gone: float  # share of the unwanted examples
+    gone: float | None  # share of the unwanted examples; None: there were none
     moved: float  # median change of their images, in grey levels
     seconds: float  # median
     reason: str  # of the first that lost
@@ -76,25 +78,31 @@ def _line(moves: Sequence[Move]) -> Line:
         smallest=min(errors, default=None),
         largest=max(errors, default=None),
         benign=median(verdict.benign for verdict in verdicts) if verdicts else None,
-        gone=sum(move.gone for move in moves) / sum(move.unwanted for move in moves),
+        gone=_gone(moves),
         moved=255 * median(move.moved for move in moves),
         seconds=median(move.seconds for move in moves),
         reason=next((move.reason for move in moves if not move.accepted), ""),
     )
 
 
+def _gone(moves: Sequence[Move]) -> float | None:
+    total = sum(move.unwanted for move in moves)
+    return sum(move.gone for move in moves) / total if total else None
+
+
 def print_moves(moves: Sequence[Move]) -> None:
     """Print the small table that ends a game."""
     table = Table()
     games = any(move.game for move in moves)
-    for name in (["game"] if games else []) + ["forgery", "replaced", "accepted", "domain"]:
+    for name in (["game"] if games else []) + ["forgery", "unwanted", "gone", "accepted", "domain"]:
         table.add_column(name)
     for name in ("error", "honest error", "moved"):
         table.add_column(name, justify="right")
     for line in lines(moves):
         name = f"{line.forgery} (planned)" if line.planned else line.forgery
-        cells = [line.game] if games else []
-        cells += [name, line.unwanted, f"{line.accepted} of {line.moves}", line.domain]
+        cells = [escape(line.game)] if games else []
+        gone = "–" if line.gone is None else f"{100 * line.gone:.0f} %"
+        cells += [name, line.unwanted, gone, f"{line.accepted} of {line.moves}", line.domain]
         table.add_row(*cells, *(short(value) for value in (line.error, line.benign, line.moved)))
     Console(width=110).print(table)
 
@@ -151,7 +159,7 @@ def write_forging(moves: Sequence[Move], folder: Path) -> Path:
     singles = [move for move in moves if move.unwanted == 1 and move.verdict and move.verdict.error > 0]
     if len(singles) >= 8:
         figures["causes"] = causes_figure(singles)
-    if len(moves) >= 5 * len({move.forgery for move in moves}):
+    if len(moves) >= 5 * len({_name(move) for move in moves}):
         figures["roc"] = roc_figure(moves)
     summed = lines(moves)
     return write_page(
@@ -178,7 +186,7 @@ def _first_of_each(moves: Sequence[Move]) -> dict[str, Move]:
     chosen: dict[str, Move] = {}
     for move in moves:
         if move.claimed is not None:
-            chosen.setdefault(move.forgery, move)
+            chosen.setdefault(re.sub(r"[^\w.=-]+", "_", _name(move)), move)
     return chosen
 
 
@@ -187,7 +195,7 @@ def errors_figure(moves: Sequence[Move]) -> Figure:
     judged = [move for move in moves if move.verdict is not None]
     figure = Figure(figsize=(7.5, 3.6), layout="constrained")
     axes = figure.subplots()
-    forgeries = list(dict.fromkeys(move.forgery for move in judged))
+    forgeries = list(dict.fromkeys(_name(move) for move in judged))
     sizes = sorted({move.unwanted for move in judged})
     for move in judged:
         assert move.verdict is not None
@@ -195,7 +203,7 @@ def errors_figure(moves: Sequence[Move]) -> Figure:
             move.step,
             max(move.verdict.error, LOWEST),
             "osD^v"[sizes.index(move.unwanted) % 5],
-            color=COLOURS[forgeries.index(move.forgery) % len(COLOURS)],
+            color=COLOURS[forgeries.index(_name(move)) % len(COLOURS)],
             mfc="none" if not move.accepted else None,
             ms=6,
             alpha=0.8,
@@ -342,5 +350,10 @@ def roc_figure(moves: Sequence[Move]) -> Figure:
 
 
 def _by_forgery(moves: Sequence[Move]) -> list[tuple[str, list[Move]]]:
-    ordered = sorted(moves, key=lambda move: move.forgery)
-    return [(name, list(own)) for name, own in groupby(ordered, key=lambda move: move.forgery)]
+    """Return the moves of each forgery in each game: games differ too much to be thrown together."""
+    ordered = sorted(moves, key=_name)
+    return [(name, list(own)) for name, own in groupby(ordered, key=_name)]
+
+
+def _name(move: Move) -> str:
+    return f"{move.forgery}, {move.game}" if move.game else move.forgery

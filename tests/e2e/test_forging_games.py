@@ -3,6 +3,7 @@
 import csv
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from fedsim import build
 from fedsim.errors import FedsimError
 from fedsim.forge import play
-from fedsim.report.forging import refutation
+from fedsim.interfaces import Challenge, Forgery
+from fedsim.report.forging import correlations, refutation, write_forging
 from fedsim.runfolder import read_tensors
+from fedsim.training import Batch
 
 SMALL = (
     "data=synthetic",
@@ -38,7 +41,7 @@ def moves(*overrides: str):
 
 def test_a_game_ends_with_a_table_a_page_and_the_batches(tmp_path: Path) -> None:
     forgeries = "forgery=[greedy,nearest,perturbation,box,parallelogram]"
-    done = fedsim("forge", *SMALL, forgeries, "forge.fractions=[0,1]", "hydra.run.dir=game", cwd=tmp_path)
+    done = fedsim("forge", *SMALL, forgeries, "forge.fractions=[0.001,1]", "hydra.run.dir=game", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "game"
     assert done.stdout.splitlines()[-1] == str(folder)
@@ -69,7 +72,14 @@ def test_a_game_ends_with_a_table_a_page_and_the_batches(tmp_path: Path) -> None
 
 
 def test_a_sweep_of_games_is_one_table(tmp_path: Path) -> None:
-    world = ("data=tiny", "model=softmax", "proof.steps=3", "forgery=[brute_force]", "forge.challenges=2")
+    world = (
+        "data=tiny",
+        "model=softmax",
+        "proof.steps=3",
+        "forgery=[brute_force]",
+        "forge.challenges=2",
+        "forge.fractions=[0]",
+    )
     done = fedsim("forge", "-m", *world, "proof.batch_size=1,2", "hydra.run.dir=game", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     with (tmp_path / "game" / "forgeries.csv").open() as file:
@@ -82,7 +92,7 @@ def test_a_sweep_of_games_is_one_table(tmp_path: Path) -> None:
 
 
 def test_the_same_batches_are_forged_at_every_stage_and_games_repeat() -> None:
-    rules = ("forgery=[greedy]", "forge.at=[0,5]", "forge.batches=2", "forge.fractions=[0]")
+    rules = ("forgery=[greedy]", "forge.at=[0,5]", "forge.batches=2", "forge.fractions=[0.001]")
     one, other = moves(*rules), moves(*rules)
     assert [(move.step, move.number) for move in one] == [(0, 0), (0, 1), (5, 0), (5, 1)]
     assert (one[0].used.images == one[2].used.images).all()
@@ -91,13 +101,55 @@ def test_the_same_batches_are_forged_at_every_stage_and_games_repeat() -> None:
 
 
 def test_a_trace_can_be_claimed_never_to_have_used_an_example() -> None:
-    found = moves("forgery=[parallelogram,nearest]", "forge.examples=[7,8]", "proof.steps=14")
-    steps = sorted({move.step for move in found})
-    assert len(steps) >= 2  # in each of two epochs
-    assert all(move.gone == move.unwanted for move in found)
-    words = refutation(found, [7, 8])
-    assert f"nearest: examples [7, 8] denied in 0 of {len(steps)} steps: the claim fails" in words
-    assert f"denied in {len(steps)} of {len(steps)} steps: the whole trace passes without them" in words
+    rules = ("forgery=[one_level,parallelogram,nearest]", "forge.examples=[7,8]", "proof.steps=14")
+    found = moves(*rules, "forge.delta=1e-4")  # a careless verifier
+    steps = len({move.step for move in found})
+    assert steps >= 2  # in each of two epochs
+    words = refutation(found, [7, 8]).splitlines()
+    assert words[0] == f"nearest: examples [7, 8] denied in 0 of {steps} steps: the claim fails"
+    passed = f"denied in {steps} of {steps} steps: the whole trace passes without them"
+    assert words[1] == f"one_level: examples [7, 8] {passed}"
+    assert "denied in 0 of" in words[2]  # what was planned beforehand is not what is on record
+    assert {move.reason for move in found if move.forgery == "parallelogram"} == {
+        "a batch that was planned is not the one on record"
+    }
+
+
+class Vandal(Forgery):
+    """Spoils whatever it is given, and claims anything."""
+
+    def forge(self, challenge: Challenge) -> Batch:
+        challenge.model.normalize.mean.fill_(1e20)
+        challenge.batch.images.zero_()
+        return challenge.examples(challenge.owned[: len(challenge.batch.labels)])
+
+
+class Broken(Forgery):
+    """Has a fault."""
+
+    def forge(self, challenge: Challenge) -> Batch:
+        raise ZeroDivisionError("oh")
+
+
+def test_nothing_of_the_adversarys_is_the_verifiers_and_faults_cost_a_move_alone() -> None:
+    config = build.compose([*SMALL, "audit=proof_of_learning", "forgery=[greedy]", "name=test"])
+    game = replace(
+        build.forging_game(config, Path("nowhere"), ""), forgeries={"vandal": Vandal(), "broken": Broken()}
+    )
+    found = list(play(game))
+    assert {(move.forgery, move.accepted) for move in found} == {("vandal", False), ("broken", False)}
+    assert {move.verdict.check for move in found if move.verdict} == {"step"}
+    assert {move.reason for move in found if move.forgery == "broken"} == {"ZeroDivisionError: oh"}
+
+
+def test_games_are_not_thrown_together(tmp_path: Path) -> None:
+    one = moves("forgery=[greedy]", "forge.at=[0,5]", "forge.batches=6", "forge.fractions=[0.001]")
+    two = [replace(move, game="two") for move in one]
+    found = correlations([*one, *two])
+    assert [name for name, *_ in found] == ["greedy", "greedy", "greedy, two", "greedy, two"]
+    assert found[0][2] == found[2][2]
+    write_forging([*one, *two], tmp_path)
+    assert (tmp_path / "batches" / "greedy_two.safetensors").is_file()
 
 
 @pytest.mark.parametrize("precision", ["float64", "bfloat16", "float16"])
@@ -128,8 +180,13 @@ def test_games_in_other_precisions(precision: str) -> None:
         (["forgery=[greedy]", "forge.examples=[1]", "proof.steps=1", "seed=3"], "was used in 1 steps"),
         (["forgery=[greedy]", "forge.fractions=[2]"], r"forge.fractions: expected a list of shares"),
         (["forgery=[greedy]", "forge.batches=0"], "forge.batches: expected null or a whole number"),
+        (
+            ["forgery=[greedy]", "forge.batches=9", "forge.at=[0]"],
+            "forge.batches: expected at most proof.steps=6",
+        ),
+        (["forgery=[lattice]", "forgery.lattice.strength=1"], "forgery.strength: expected at least 2"),
         (["forgery=[greedy]", "forge.precision=int8"], "forge.precision: expected one of float32"),
-        (["forgery=[greedy]", "forge.delta=0"], "forge.delta: expected null or a positive number"),
+        (["forgery=[greedy]", "forge.delta=-1"], "forge.delta: expected null or a number of at least 0"),
         (["forgery=[greedy]", "forge.challenges=0"], "forge.challenges: expected a whole number"),
         (["forgery=[greedy]", "forgery.greedy.candidates=0"], "forgery.candidates: expected at least 1"),
         (["forgery=[box]", "forgery.box.size=2"], "forgery.size: expected a share"),

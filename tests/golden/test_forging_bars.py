@@ -22,7 +22,7 @@ from fedsim.interfaces import Challenge, Forgery, RecordedStep, StepVerdict
 from fedsim.models.lenet5 import lenet5
 from fedsim.models.softmax import softmax
 from fedsim.randomness import generator
-from fedsim.training import Batch, batch_gradient, load_weights, sgd_step, weights_of
+from fedsim.training import Batch, batch_gradient, exact_levels, load_weights, sgd_step, weights_of
 
 RATE = 0.01
 
@@ -63,6 +63,7 @@ def judged(asked: Challenge, claimed: Batch) -> StepVerdict:
         before=before,
         after=weights_of(asked.model),
         batch=asked.batch,
+        unwanted=asked.unwanted,
         task=asked.task,
         learning_rate=RATE,
         precision="float32",
@@ -123,19 +124,12 @@ def test_planned_fours_can_have_their_labels_exchanged(data, make, least: float)
 
 def exactly(asked: Challenge) -> Challenge:
     """The same challenge in float64."""
-    images = torch.round(asked.batch.images * 255).double() / 255
-    model = copy.deepcopy(asked.model).double()
+    images, model = exact_levels(asked.batch.images), copy.deepcopy(asked.model).double()
     return replace(asked, model=model, batch=Batch(images=images, labels=asked.batch.labels))
 
 
 def update_error(asked: Challenge, used: Batch, claimed: Batch) -> float:
     """Length of the difference of updates in exact arithmetic, of grey levels as they are."""
     model = copy.deepcopy(asked.model).double()
-    pair = []
-    for batch in (used, claimed):
-        levels = torch.round(batch.images.double() * 255) / 255
-        images = (
-            levels if torch.allclose(levels.to(batch.images.dtype), batch.images, atol=1e-9) else batch.images
-        )
-        pair.append(batch_gradient(model, images.double(), batch.labels)[0])
-    return RATE * sum(float((pair[0][name] - pair[1][name]).square().sum()) for name in pair[0]) ** 0.5
+    one, other = (batch_gradient(model, exact_levels(b.images), b.labels)[0] for b in (used, claimed))
+    return RATE * sum(float((one[name] - other[name]).square().sum()) for name in one) ** 0.5

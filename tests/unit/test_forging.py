@@ -22,6 +22,7 @@ from attacks.integrity.forging.greedy import Greedy
 from attacks.integrity.forging.kong import Kong
 from attacks.integrity.forging.lattice import Lattice, analytic_centre, integer_solution, nearest_points
 from attacks.integrity.forging.nearest import Nearest
+from attacks.integrity.forging.one_level import OneLevel
 from attacks.integrity.forging.parallelogram import Parallelogram, fours
 from attacks.integrity.forging.perturbation import Perturbation, invisible
 from defenses.integrity.proof.domain import batch_problem, domain_of, same_batch
@@ -94,7 +95,7 @@ def test_perturbed_batches_keep_the_gradient_at_any_depth(depth: int, bias: bool
     assert gap(asked, single, torch.float32) <= 5e-6
     moved = (claimed.images - asked.batch.images).flatten(1).abs().amax(dim=1)
     assert int((moved > 0.01).sum()) >= 22  # one that alone excites a unit cannot move
-    assert domain_of(claimed, 24, DATA.task) == "real"
+    assert domain_of(claimed, 24, DATA.task, torch.float64) == "real"
     noise = Batch(images=asked.batch.images + 0.01 * torch.randn(24, 1, 7, 7), labels=asked.batch.labels)
     assert gap(asked, noise) > 1e-5  # the twin that must miss
 
@@ -128,7 +129,7 @@ def test_other_errors_give_other_images_and_labels_with_the_same_gradient() -> N
     claimed = ErrorMatrix().forge(asked)
     length = gap(asked, Batch(images=asked.batch.images * 0, labels=asked.batch.labels))
     assert gap(asked, claimed) <= 1e-13 * length
-    assert domain_of(claimed, 20, DATA.task) == "real labels"
+    assert domain_of(claimed, 20, DATA.task, torch.float64) == "real labels"
     assert torch.allclose(claimed.labels.sum(dim=1), torch.ones(20, dtype=torch.float64))
     with pytest.raises(FedsimError, match=r"expected one linear layer and at least 4 examples.*Remedy"):
         ErrorMatrix().forge(challenge(network(2), 20))
@@ -139,14 +140,15 @@ def test_a_box_keeps_pixels_in_bounds_also_where_a_class_is_missing(classes: int
     torch.manual_seed(0)
     asked = challenge(softmax(DATA.task), 60)
     chosen = asked.batch.labels < classes
-    asked = replace(asked, batch=Batch(images=asked.batch.images[chosen], labels=asked.batch.labels[chosen]))
+    batch = Batch(images=asked.batch.images[chosen], labels=asked.batch.labels[chosen])
+    asked = replace(asked, batch=batch, unwanted=torch.arange(len(batch.labels)))
     claimed = Box().forge(asked)
     assert gap(asked, claimed) <= 1e-12
     size = len(claimed.labels)
-    assert batch_problem(claimed, size, DATA.task, "box") is None
-    assert batch_problem(claimed, size, DATA.task, "uint8") is not None
+    assert batch_problem(claimed, size, DATA.task, "box", torch.float64) is None
+    assert batch_problem(claimed, size, DATA.task, "uint8", torch.float64) is not None
     assert not same_batch(claimed, asked.batch)
-    strengths = balanced_strengths(first_layer(asked.model, asked.batch))
+    strengths = balanced_strengths(first_layer(asked.model, asked.batch), np.arange(size))
     assert (strengths.min() >= 0) == (classes == 4)
 
 
@@ -162,9 +164,20 @@ def test_a_lattice_finds_whole_grey_levels() -> None:
     asked = challenge(model, 60)
     # Pixels with room: the made-up images are grey throughout.
     claimed = Lattice(strength=8, tries=1).forge(asked)
-    assert batch_problem(claimed, 60, DATA.task, "uint8") is None
+    assert batch_problem(claimed, 60, DATA.task, "uint8", torch.float64) is None
     assert not same_batch(claimed, asked.batch)
     assert RATE * gap(asked, claimed) <= 1e-7
+
+
+def test_a_lattice_changes_the_unwanted_examples_of_a_large_batch() -> None:
+    torch.manual_seed(0)
+    asked = replace(challenge(softmax(DATA.task), 150), unwanted=torch.tensor([3, 120, 149]))
+    claimed = Lattice(strength=6, tries=1).forge(asked)
+    changed = (claimed.images != asked.batch.images).flatten(1).any(dim=1)
+    assert changed[[3, 120, 149]].all()
+    assert int(changed.sum()) <= 110
+    with pytest.raises(FedsimError, match=r"at most 110 unwanted examples, got 150.*Remedy"):
+        Lattice().forge(replace(asked, unwanted=torch.arange(150)))
 
 
 def test_parts_of_the_lattice_search() -> None:
@@ -194,7 +207,7 @@ def test_labels_of_a_parallelogram_can_be_exchanged(make) -> None:
     claimed = forgery.forge(planned)
     assert [len(places) for places in fours(asked)] == [4, 4]
     assert gap(planned, claimed) <= 1e-14
-    assert domain_of(claimed, 10, DATA.task) == "uint8"
+    assert domain_of(claimed, 10, DATA.task, torch.float64) == "uint8"
     assert torch.equal(claimed.images, planned.batch.images)
     assert int((claimed.labels != planned.batch.labels).sum()) == 8
     wrong = planned.batch.labels.clone()
@@ -244,7 +257,7 @@ def test_a_black_image_without_bias_has_no_gradient_and_is_its_own_forgery() -> 
     asked = Challenge(
         model=model.double(),
         batch=chosen(own),
-        unwanted=torch.arange(2),
+        unwanted=torch.tensor([0]),
         task=task,
         owned=everything[~torch.isin(everything, own)],
         examples=chosen,
@@ -272,6 +285,30 @@ def test_sampled_batches_of_the_small_world_collide_as_the_paper_does_not_say() 
     assert colliding(gradients, 4) == (600, 194_580)
 
 
+def test_grey_levels_are_exact_where_float32_rounds_them() -> None:
+    """1/3 + 2/3 = 1 + 0 in grey levels, and not in float32: collisions that would be missed."""
+    data = tiny(values=4, side=1)
+    torch.manual_seed(0)
+    images = data.train.batch(torch.arange(12))
+    gradients = brute_force.example_gradients(softmax(data.task), images, data.train.labels)
+    assert colliding(gradients, 4) == (6, 495)
+
+
+def test_one_grey_level_where_a_convolutional_network_does_not_look() -> None:
+    torch.manual_seed(0)
+    task = Task(input_shape=(1, 28, 28), num_classes=10, mean=(0.1,), std=(0.3,))
+    images = torch.zeros(3, 1, 28, 28, dtype=torch.float64)
+    images[:, :, 8:20, 8:20] = 1
+    asked = replace(
+        challenge(lenet5(task), 3), batch=Batch(images=images, labels=torch.tensor([0, 1, 2])), task=task
+    )
+    claimed = OneLevel().forge(asked)
+    assert ((claimed.images != images).flatten(1).sum(dim=1) == 1).all()
+    assert gap(asked, claimed) < 1e-3
+    alone = OneLevel().forge(replace(asked, unwanted=torch.arange(0)))
+    assert int((alone.images != images).sum()) == 1  # nobody in particular: the easiest
+
+
 def smooth_net() -> nn.Module:
     torch.manual_seed(3)
     model = nn.Sequential(nn.Conv2d(1, 2, 3, stride=2), nn.Tanh(), nn.Flatten(), nn.Linear(18, 4))
@@ -282,7 +319,7 @@ def test_gauss_newton_finds_other_images_in_the_box_for_a_convolutional_network(
     asked = challenge(smooth_net(), 6)  # 294 pixels, a gradient of 96 numbers
     claimed = GaussNewton().forge(asked)
     assert gap(asked, claimed) < 1e-10
-    assert batch_problem(claimed, 6, DATA.task, "box") is None
+    assert batch_problem(claimed, 6, DATA.task, "box", torch.float64) is None
     assert float((claimed.images - asked.batch.images).square().mean().sqrt()) > 0.02
     levels = Batch(images=torch.round(claimed.images * 255) / 255, labels=claimed.labels)
     assert gap(asked, levels) > 1e-5  # not whole grey levels, and far off when rounded to them
@@ -299,7 +336,7 @@ def test_searches_replace_the_unwanted_examples_and_no_others(forgery: Forgery) 
     assert torch.equal(claimed.images[5:], asked.batch.images[5:])
     for place in range(5):
         assert not bool((claimed.images == asked.batch.images[place]).flatten(1).all(dim=1).any())
-    assert domain_of(claimed, 12, DATA.task) == "uint8"
+    assert domain_of(claimed, 12, DATA.task, torch.float64) == "uint8"
     if isinstance(forgery, Nearest):
         assert torch.equal(claimed.labels, asked.batch.labels)
     with pytest.raises(FedsimError, match=r"12 examples to replace, 3 others at hand.*Remedy"):
@@ -332,6 +369,7 @@ def recorded(asked: Challenge, precision: str = "float32") -> RecordedStep:
         before=before,
         after=after,
         batch=asked.batch,
+        unwanted=asked.unwanted,
         task=asked.task,
         learning_rate=RATE,
         precision=precision,
@@ -347,6 +385,7 @@ FORGERIES = [
     Box(),
     Lattice(strength=8, tries=1),
     Parallelogram(tries=5),
+    OneLevel(tries=3),
 ]
 
 
@@ -366,6 +405,8 @@ def test_what_the_verifier_accepts_is_valid_other_data_with_an_error_of_its_own_
     verdict = judge_step(step, claimed, domain, None)
     load_weights(asked.model, step.before)
     assert verdict.error == pytest.approx(RATE * gap(asked, claimed), rel=0.5, abs=1e-15)
+    order = {"uint8": 0, "box": 1, "real": 2, "real labels": 3, "none": 4}
+    assert order[verdict.domain] <= (order[forgery.pixels] if forgery.classes else 3)  # as the forgery says
     if verdict.domain == "uint8":
         levels = claimed.images * 255
         assert torch.equal(torch.round(levels) / 255, claimed.images)
@@ -376,7 +417,11 @@ def test_what_the_verifier_accepts_is_valid_other_data_with_an_error_of_its_own_
         assert 0 <= int(claimed.labels.min()) <= int(claimed.labels.max()) < 4
         assert not same_batch(asked.batch, claimed)
         assert verdict.error <= verdict.delta
-        assert {"uint8": 0, "box": 1, "real": 2}[verdict.domain] <= {"uint8": 0, "box": 1, "real": 2}[domain]
+        assert order[verdict.domain] <= order[domain]
+        assert verdict.gone == 40
+        for image, label in zip(asked.batch.images, asked.batch.labels, strict=True):
+            alike = (claimed.images == image).flatten(1).all(dim=1) & (claimed.labels == label)
+            assert not bool(alike.any())
 
 
 def test_each_check_of_the_game_is_named() -> None:
@@ -394,9 +439,22 @@ def test_each_check_of_the_game_is_named() -> None:
     assert check(Batch(images=own.images.clamp(0.1, 0.9), labels=own.labels), "box") == "step"
     assert check(Batch(images=own.images, labels=nn.functional.one_hot(own.labels).double())) == "domain"
     assert check(Batch(images=own.images * float("nan"), labels=own.labels), "real") == "domain"
-    assert check(Batch(images=own.images[:, :, :3], labels=own.labels)) == "data"
+    assert check(Batch(images=own.images[:, :, :3], labels=own.labels)) == "domain"
+    assert check(Batch(images=own.images.flatten(1), labels=own.labels)) == "domain"
+    assert check(Batch(images=own.images[:0], labels=own.labels[:0])) == "domain"
+    assert check(Batch(images=own.images.float(), labels=own.labels)) == "domain"
+    assert check(Batch(images=own.images, labels=own.labels + 4)) == "domain"
+    signed = torch.where(own.images == 0, -0.0, own.images)
+    assert bool((own.images == 0).any())
+    assert check(Batch(images=signed, labels=own.labels)) == "distinct"
+    some = own.images.clone()
+    some[0, 0, 0, 0] = 1 - some[0, 0, 0, 0]
+    assert check(Batch(images=some, labels=own.labels)) == "gone"
     assert check(Batch(images=own.images[:3], labels=own.labels[:3])) == "domain"
     assert honest_error(step) < 1e-15
+    assert (
+        judge_step(step, Batch(images=own.images[:3], labels=own.labels[:3]), "real", None).domain == "none"
+    )
     loose = judge_step(step, Greedy(candidates=2).forge(asked), "uint8", 1e9)
     assert loose.accepted
     assert loose.error > 1e-5
@@ -408,7 +466,8 @@ def test_suspicions_see_what_they_are_meant_to_see() -> None:
     reference = Batch(images=DATA.test.batch(torch.arange(40)) * dark, labels=DATA.test.labels[:40])
     honest = Batch(images=DATA.train.batch(torch.arange(12)) * dark, labels=DATA.train.labels[:12])
     lit = Batch(images=honest.images.clone(), labels=honest.labels)
-    lit.images[:, :, 0, 0] = 0.5
+    lit.images[:6, :, 0, 0] = 0.5
+    lit.images[6:, :, 0, 0] = -0.5  # light of either sign
     twins = Batch(images=honest.images.clone(), labels=honest.labels)
     twins.images[1] = twins.images[0]
     wrong = Batch(images=honest.images, labels=(honest.labels + 1) % 4)

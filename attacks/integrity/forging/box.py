@@ -38,7 +38,7 @@ class Box(Forgery):
         batch = challenge.batch
         layer = first_layer(challenge.model, batch)
         pixels = batch.images.double().flatten(1).numpy()
-        strengths = balanced_strengths(layer)
+        strengths = balanced_strengths(layer, challenge.unwanted.numpy())
         low, high = room(pixels, strengths)
         weights = torch.rand(len(low), generator=challenge.generator, dtype=torch.float64).numpy()
         pattern = self.size * unseen_pattern(layer, low, high, weights)
@@ -47,15 +47,22 @@ class Box(Forgery):
         return Batch(images=found, labels=batch.labels)
 
 
-def balanced_strengths(layer: FirstLayer) -> Vector:
-    """Return p with errors^T p = 0: all at least 0 if that is possible, else with few below."""
+def balanced_strengths(layer: FirstLayer, unwanted: NDArray[np.int64]) -> Vector:
+    """Return p with errors^T p = 0: all at least 0 if that is possible, else with few below.
+
+    Unwanted examples get some strength if that is possible too.
+    """
     columns = (layer.errors @ basis(layer.errors.T)).numpy()  # independent equations
     number, equations = columns.shape
     if equations >= number:
         raise no_freedom(f"errors of rank {equations} on {number} examples")
-    found = linprog(-np.ones(number), A_eq=columns.T, b_eq=np.zeros(equations), bounds=(0, 1))
-    if found.success and found.x.max() > 0.1:
-        return _exact(found.x, columns, np.zeros(number), np.ones(number))
+    for least in (0.02, 0.0):
+        low = np.zeros(number)
+        low[unwanted] = least
+        bounds = np.stack([low, np.ones(number)], axis=1)
+        found = linprog(-np.ones(number), A_eq=columns.T, b_eq=np.zeros(equations), bounds=bounds)
+        if found.success and found.x.max() > 0.1:
+            return _exact(found.x, columns, low, np.ones(number))
     # A class that no example has is wrong for all of them: somebody has to get weaker. As few as can be.
     halves = np.vstack([np.hstack([columns.T, -columns.T]), np.repeat([1.0, 0.0], number)])
     sums = np.append(np.zeros(equations), number / 4)

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Challenge, Forgery
-from fedsim.training import Batch
+from fedsim.training import Batch, exact_levels
 
 Values = NDArray[np.float64]
 Ranks = NDArray[np.int64]
@@ -53,9 +53,12 @@ class BruteForce(Forgery):
         images = torch.cat([challenge.batch.images, others.images.to(challenge.batch.images)])
         labels = torch.cat([challenge.batch.labels, others.labels])
         gradients = example_gradients(challenge.model, images, labels)
-        found = next(same_sum(gradients, tuple(range(size))), None)
+        unwanted = set(challenge.unwanted.tolist())
+        equal = same_sum(gradients, tuple(range(size)))
+        found = next((members for members in equal if not unwanted & set(members)), None)
         if found is None:
-            raise FedsimError(f"none of the other {comb(number, size) - 1:,} batches has this gradient")
+            rest = " without the unwanted examples" if unwanted else ""
+            raise FedsimError(f"none of the other {comb(number, size) - 1:,} batches{rest} has this gradient")
         places = torch.tensor(found)
         return Batch(images=images[places], labels=labels[places])
 
@@ -68,7 +71,7 @@ def example_gradients(model: nn.Module, images: Tensor, labels: Tensor) -> Value
     def loss(now: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
         return functional.cross_entropy(functional_call(model, (now, buffers), (image[None],)), label[None])
 
-    found = vmap(grad(loss), in_dims=(None, 0, 0))(weights, images.double(), labels)
+    found = vmap(grad(loss), in_dims=(None, 0, 0))(weights, exact_levels(images), labels)
     return torch.cat([tensor.flatten(1) for tensor in found.values()], dim=1).numpy()
 
 
@@ -79,9 +82,7 @@ def same_sum(gradients: Values, wanted: tuple[int, ...]) -> Iterator[tuple[int, 
     size is odd), the rest is split into two halves: one is looked up for each of the other.
     """
     size, own = len(wanted), tuple(sorted(wanted))
-    direction = np.random.default_rng(0).normal(size=gradients.shape[1])
-    heights = gradients @ (direction / np.linalg.norm(direction))
-    near = SAME * max(float(np.abs(heights).max()), 1e-300) * size
+    heights, near = _heights(gradients, size)
     goal = float(heights[list(wanted)].sum())
     half = size // 2
     halves = subset_sums(heights, half) if half else np.zeros(1)
@@ -104,9 +105,7 @@ def same_sum(gradients: Values, wanted: tuple[int, ...]) -> Iterator[tuple[int, 
 
 def colliding(gradients: Values, size: int) -> tuple[int, int]:
     """Return how many batches share their gradient with another, of all batches, and how many there are."""
-    direction = np.random.default_rng(0).normal(size=gradients.shape[1])
-    heights = gradients @ (direction / np.linalg.norm(direction))
-    near = SAME * max(float(np.abs(heights).max()), 1e-300) * size
+    heights, near = _heights(gradients, size)
     sums = subset_sums(heights, size)
     order = np.argsort(sums, kind="stable")
     close = np.diff(sums[order]) <= near
@@ -120,6 +119,13 @@ def colliding(gradients: Values, size: int) -> tuple[int, int]:
         gaps = np.abs(rows[:, None] - rows[None]).max(axis=2) <= SAME * size * np.abs(gradients).max()
         total += int((gaps.sum(axis=1) > 1).sum())
     return total, len(sums)
+
+
+def _heights(gradients: Values, size: int) -> tuple[Values, float]:
+    """Return gradients along one random direction, and how near sums of so many must be to be equal."""
+    direction = np.random.default_rng(0).normal(size=gradients.shape[1])
+    heights = gradients @ (direction / np.linalg.norm(direction))
+    return heights, SAME * max(float(np.abs(heights).max()), 1e-300) * size
 
 
 class Filter:

@@ -15,7 +15,7 @@ from attacks.integrity.forging.first_layer import first_layer
 from attacks.privacy import least_squares
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Challenge, Forgery
-from fedsim.training import Batch
+from fedsim.training import Batch, exact_levels
 
 
 class ErrorMatrix(Forgery):
@@ -45,9 +45,10 @@ class ErrorMatrix(Forgery):
         errors -= errors.mean(dim=1, keepdim=True)
         # Both X D and the sums of D are in the gradient, of weight and of bias: keep the sums too.
         errors += (layer.errors.sum(dim=0) - errors.sum(dim=0)) / number
-        pixels = batch.images.double().flatten(1)
-        others = challenge.examples(challenge.owned[torch.arange(number) % len(challenge.owned)])
-        start = others.images.double().flatten(1)
+        pixels = exact_levels(batch.images).flatten(1)
+        start = pixels.flip(0)  # other images to stay near: those at hand, or the batch's own
+        if len(challenge.owned) >= number:
+            start = challenge.examples(challenge.owned[:number]).images.double().flatten(1)
         # X' = start + C with D^T C = D0^T X0 - D^T start, and C as short as can be.
         images = start + least_squares.fit(errors.T, layer.errors.T @ pixels - errors.T @ start)
         with torch.no_grad():

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedsim.errors import FedsimError
-from fedsim.training import Batch
+from fedsim.training import Batch, exact_levels
 
 RANK = 1e-12  # of the largest singular value, in float64
 
@@ -52,7 +52,7 @@ def first_layer(model: nn.Module, batch: Batch) -> FirstLayer:
     scale = white - black  # pixels enter one by one: x -> black + scale x
     if black.numel() != probe[0].numel() or not torch.allclose(mixed, black + scale * probe[2].flatten()):
         raise _not_connected()
-    logits = exact(batch.images.double())
+    logits = exact(exact_levels(batch.images))
     hook.remove()
     labels = batch.labels if batch.labels.dtype == torch.int64 else batch.labels.double()
     loss = functional.cross_entropy(logits, labels, reduction="sum")

@@ -10,12 +10,14 @@ Caught by: asking for whole grey levels: rounded to them, the update is far away
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad, jvp, vmap
 from torch.nn import functional
 
+from attacks.integrity.forging.replacement import expect_examples, targets
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Challenge, Forgery
 from fedsim.training import Batch
@@ -44,6 +46,8 @@ class GaussNewton(Forgery):
 
     def forge(self, challenge: Challenge) -> Batch:
         """Replace the unwanted images by ones that restore the gradient; the others stay."""
+        expect_examples(challenge)
+        challenge = replace(challenge, unwanted=targets(challenge))
         batch, places = challenge.batch, challenge.unwanted
         unknowns = batch.images[places].numel()
         if unknowns > DENSE:

@@ -9,7 +9,7 @@ Caught by: any recomputed step, at a delta that was calibrated.
 import torch
 from torch import Tensor
 
-from attacks.integrity.forging.replacement import expect_examples, flat_gradient, gap, replaced
+from attacks.integrity.forging.replacement import expect_examples, flat_gradient, gap, replaced, targets
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Challenge, Forgery
 from fedsim.training import Batch, batch_gradient
@@ -39,7 +39,7 @@ class Kong(Forgery):
         others = challenge.examples(challenge.owned[drawn])
         size = sum(parameter.numel() for parameter in challenge.model.parameters())
         places = torch.randperm(size, generator=chance)[:COORDINATES]
-        mine = _gradients(challenge, challenge.batch, challenge.unwanted, places).sum(dim=0)
+        mine = _gradients(challenge, challenge.batch, targets(challenge), places).sum(dim=0)
         theirs = _gradients(challenge, others, torch.arange(len(drawn)), places)
         # With one example to replace, every other is a candidate; with more, random sets of them are.
         sets = torch.arange(len(drawn))[:, None]

@@ -37,9 +37,9 @@ class Lattice(Forgery):
 
     def __init__(self, *, strength: int = 16, tries: int = 3) -> None:
         """Set the greatest multiple of the pattern in an image, and how many sets of pixels to try."""
-        for name, value in (("strength", strength), ("tries", tries)):
-            if not isinstance(value, int) or value < 1:
-                raise FedsimError(f"forgery.{name}: expected at least 1, got {value!r}")
+        for name, value, least in (("strength", strength, 2), ("tries", tries, 1)):
+            if not isinstance(value, int) or value < least:
+                raise FedsimError(f"forgery.{name}: expected at least {least}, got {value!r}")
         self.strength = strength
         self.tries = tries
 
@@ -52,11 +52,20 @@ class Lattice(Forgery):
         rows = layer.free_weight
         weights = (basis(rows).T @ rows).numpy().T
         chance = np.random.default_rng(int(torch.randint(2**62, (), generator=challenge.generator)))
-        places = chance.permutation(len(levels))[:MOST]
+        unwanted = challenge.unwanted.numpy()
+        others = np.setdiff1d(np.arange(len(levels)), unwanted)
+        places = np.concatenate([unwanted, chance.permutation(others)])[:MOST]
+        if len(unwanted) > MOST:
+            raise FedsimError(
+                f"forgery=[lattice]: expected at most {MOST} unwanted examples, got {len(unwanted)}. "
+                "Remedy: a smaller batch or fraction."
+            )
         top = np.full(len(places), float(self.strength))
-        least = np.isin(places, challenge.unwanted.numpy()).astype(np.float64)  # these must change
+        least = np.isin(places, unwanted).astype(np.float64)  # these must change
         strengths = np.zeros(len(levels), dtype=np.int64)
         strengths[places] = integer_solution(errors[places], least, top, chance)
+        if not strengths.any():
+            raise no_freedom("no whole strengths that cancel the errors")
         low, high = _room(levels, strengths)
         best, smallest = None, np.inf
         for _ in range(self.tries):
@@ -70,7 +79,7 @@ class Lattice(Forgery):
             residual = float(np.linalg.norm(weights.T @ pattern))
             if pattern.any() and residual < smallest:
                 best, smallest = pattern, residual
-        if best is None or not strengths.any():
+        if best is None:
             raise no_freedom("no whole pattern within the bounds of pixels")
         forged = torch.from_numpy(levels + np.outer(strengths, best)).view(batch.images.shape)
         return Batch(images=forged.to(batch.images.dtype).div_(255), labels=batch.labels)
@@ -108,7 +117,8 @@ def integer_solution(equations: Vector, low: Vector, high: Vector, chance: np.ra
         inside = ((points >= low) & (points <= high)).all(axis=1) & points.any(axis=1)
         residuals = np.linalg.norm(points @ equations, axis=1)
         residuals[~inside] = np.inf
-        if (place := int(residuals.argmin())) >= 0 and residuals[place] < smallest:
+        place = int(residuals.argmin())
+        if residuals[place] < smallest:
             best, smallest = points[place], float(residuals[place])
         failed = 0 if inside.any() else failed + 1
         if failed == 2:

@@ -8,7 +8,7 @@ Caught by: any recomputed step, at a delta that was calibrated.
 
 import torch
 
-from attacks.integrity.forging.replacement import expect_examples, replaced
+from attacks.integrity.forging.replacement import expect_examples, replaced, targets
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Challenge, Forgery
 from fedsim.training import Batch
@@ -30,7 +30,8 @@ class Nearest(Forgery):
         number = expect_examples(challenge)
         drawn = torch.randperm(len(challenge.owned), generator=challenge.generator)
         others = challenge.examples(challenge.owned[drawn[: max(self.examples, number)]])
-        mine, labels = challenge.batch.images[challenge.unwanted], challenge.batch.labels[challenge.unwanted]
+        places = targets(challenge)
+        mine, labels = challenge.batch.images[places], challenge.batch.labels[places]
         distances = torch.cdist(mine.flatten(1).float(), others.images.flatten(1).float())
         distances[labels[:, None] != others.labels[None]] += 1e6  # only where a class is used up
         chosen = list[int]()

@@ -58,6 +58,8 @@ class Parallelogram(Forgery):
         best, smallest = torch.stack([image] * 4), float("inf")
         for _ in range(self.tries):
             pair = torch.randperm(levels.numel(), generator=challenge.generator)[:2]
+            if len(pair) < 2:
+                raise FedsimError("forgery=[parallelogram]: expected images of at least two pixels, got one")
             step = torch.where(levels.flatten()[pair] < 255, 1, -1)
             moved = levels.flatten().repeat(4, 1)  # x, x + u + v, x + u, x + v
             moved[1, pair] += step

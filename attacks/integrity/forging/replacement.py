@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Challenge
@@ -9,9 +10,18 @@ from fedsim.training import Batch
 from fedsim.types import Weights
 
 
+def targets(challenge: Challenge) -> Tensor:
+    """Return the places to change: the unwanted examples, or if there are none the one of least loss."""
+    if len(challenge.unwanted):
+        return challenge.unwanted
+    with torch.no_grad():
+        logits = challenge.model(challenge.batch.images)
+    return functional.cross_entropy(logits, challenge.batch.labels, reduction="none").argmin()[None]
+
+
 def expect_examples(challenge: Challenge) -> int:
     """Return how many examples have to be replaced; complain if fewer others are at hand."""
-    number = len(challenge.unwanted)
+    number = len(targets(challenge))
     if len(challenge.owned) < number:
         raise FedsimError(
             f"forgery: {number} examples to replace, {len(challenge.owned)} others at hand. "
@@ -23,8 +33,9 @@ def expect_examples(challenge: Challenge) -> int:
 def replaced(challenge: Challenge, others: Batch) -> Batch:
     """Return the batch with other examples in the place of the unwanted ones."""
     images, labels = challenge.batch.images.clone(), challenge.batch.labels.clone()
-    images[challenge.unwanted] = others.images.to(images)
-    labels[challenge.unwanted] = others.labels
+    places = targets(challenge)
+    images[places] = others.images.to(images)
+    labels[places] = others.labels
     return Batch(images=images, labels=labels)
 
 

@@ -1,48 +1,62 @@
 """Which batches are data at all: a gradient of anything else may be anything."""
 
 import torch
+from torch import Tensor
 
 from fedsim.training import Batch
 from fedsim.types import Task
 
 DOMAINS = ("uint8", "box", "real")  # from the strictest: whole grey levels, pixels in [0, 1], any numbers
-LABELS = "real labels"  # any pixels, and shares of classes that may be any numbers
+REAL_LABELS = "real labels"  # images, with shares of classes that may be any numbers
+NONE = "none"
 
 
-def batch_problem(batch: Batch, size: int, task: Task, domain: str) -> str | None:
+def batch_problem(
+    batch: Batch, size: int, task: Task, domain: str, dtype: torch.dtype = torch.float32
+) -> str | None:
     """Say what keeps a batch from being so many images of the task with a class each, or None."""
     images, labels = batch.images, batch.labels
-    if images.dtype not in (torch.float32, torch.float64) or tuple(images.shape) != (size, *task.input_shape):
-        shape = tuple(images.shape)
-        return f"expected images {(size, *task.input_shape)} of float32, got {shape} of {images.dtype}"
+    if problem := images_problem(batch, size, task, dtype):
+        return problem
     if labels.dtype != torch.int64 or tuple(labels.shape) != (size,):
         return f"expected {size} labels of int64, got {tuple(labels.shape)} of {labels.dtype}"
     if int(labels.min()) < 0 or int(labels.max()) >= task.num_classes:
         return f"expected labels from 0 to {task.num_classes - 1}"
-    if not bool(torch.isfinite(images).all()):
-        return "expected pixels that are finite"
-    if domain != "real" and not (float(images.min()) >= 0 and float(images.max()) <= 1):
-        return "expected pixels in [0, 1]"
+    if domain != "real" and (bool(torch.signbit(images).any()) or float(images.max()) > 1):
+        return "expected pixels in [0, 1]"  # -0.0 is another way to write a pixel, not another pixel
     if domain == "uint8" and not torch.equal(torch.round(images * 255) / 255, images):
         return "expected pixels that are whole grey levels, multiples of 1/255"
     return None
 
 
-def domain_of(batch: Batch, size: int, task: Task) -> str:
+def images_problem(batch: Batch, size: int, task: Task, dtype: torch.dtype) -> str | None:
+    """Say what keeps the images from being so many of the task, finite and of a type, or None."""
+    shape, expected = tuple(batch.images.shape), (size, *task.input_shape)
+    if batch.images.dtype != dtype or shape != expected:
+        return f"expected images {expected} of {dtype}, got {shape} of {batch.images.dtype}"
+    return None if bool(torch.isfinite(batch.images).all()) else "expected pixels that are finite"
+
+
+def domain_of(batch: Batch, size: int, task: Task, dtype: torch.dtype = torch.float32) -> str:
     """Return the strictest domain that a batch lies in."""
     for domain in DOMAINS:
-        if batch_problem(batch, size, task, domain) is None:
+        if batch_problem(batch, size, task, domain, dtype) is None:
             return domain
-    return LABELS
+    shares = batch.labels.is_floating_point() and tuple(batch.labels.shape) == (size, task.num_classes)
+    return REAL_LABELS if shares and images_problem(batch, size, task, dtype) is None else NONE
 
 
 def same_batch(one: Batch, other: Batch) -> bool:
     """Say whether two batches hold the same examples, in whatever order."""
-    return examples_of(one) == examples_of(other)
+    return sorted(examples_of(one)) == sorted(examples_of(other))
 
 
 def examples_of(batch: Batch) -> list[bytes]:
-    """Return the bytes of each example, image and label, sorted."""
-    images = batch.images.detach().cpu().double().flatten(1).numpy()
-    labels = batch.labels.detach().cpu().double().reshape(len(images), -1).numpy()
-    return sorted(image.tobytes() + label.tobytes() for image, label in zip(images, labels, strict=True))
+    """Return the bytes of each example, image and label."""
+    images = _plain(batch.images).flatten(1).numpy()
+    labels = _plain(batch.labels).reshape(len(images), -1).numpy()
+    return [image.tobytes() + label.tobytes() for image, label in zip(images, labels, strict=True)]
+
+
+def _plain(values: Tensor) -> Tensor:
+    return values.detach().cpu().double() + 0.0  # makes -0.0 the same as 0.0

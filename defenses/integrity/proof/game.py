@@ -6,9 +6,8 @@ Paper: Suliman et al., Towards a Re-evaluation of Data Forging Attacks in Practi
 import torch
 
 from defenses.integrity.proof.distances import distance
-from defenses.integrity.proof.domain import LABELS, batch_problem, domain_of, same_batch
+from defenses.integrity.proof.domain import batch_problem, domain_of, examples_of, images_problem, same_batch
 from defenses.integrity.proof.reproduction import LEAST, SAFETY, variations
-from defenses.integrity.proof.verify import Rejected
 from fedsim.errors import in_words
 from fedsim.interfaces import RecordedStep, StepVerdict
 from fedsim.training import Batch, arithmetic, load_weights, sgd_step, weights_of
@@ -18,38 +17,44 @@ EPSILON = torch.finfo(torch.float32).eps
 
 def judge_step(step: RecordedStep, claimed: Batch, domain: str, delta: float | None) -> StepVerdict:
     """Recompute the step on the claimed batch, and honestly in other ways for comparison."""
-    size = len(step.batch.labels)
+    size, dtype = len(step.batch.labels), step.batch.images.dtype
     benign = honest_error(step)
-    floor = LEAST * torch.finfo(step.batch.images.dtype).eps / EPSILON
-    limit = max(SAFETY * benign, floor) if delta is None else delta
-    try:
-        error = _error(step, claimed)
-    except Rejected as rejected:
-        return StepVerdict(
-            accepted=False,
-            check="data",
-            reason=str(rejected),
-            domain=LABELS,
-            error=float("nan"),
-            benign=benign,
-            delta=limit,
-        )
-    check, reason = "", ""
-    if same_batch(step.batch, claimed):
-        check, reason = "distinct", "the same examples as in the trace"
-    elif problem := batch_problem(claimed, size, step.task, domain):
+    limit = max(SAFETY * benign, LEAST * torch.finfo(dtype).eps / EPSILON) if delta is None else delta
+    check, reason, error, gone = "", "", float("nan"), 0
+    if problem := images_problem(claimed, size, step.task, dtype):
         check, reason = "domain", problem
-    elif not error <= limit:
-        check, reason = "step", f"l2 {error:.3g} from what was recorded, at most {limit:.3g}"
+    else:
+        try:
+            error = _error(step, claimed)
+        except Exception as failure:  # whatever a model makes of what somebody claims
+            check, reason = "domain", f"the model does not take the batch: {in_words(failure)}"
+    if not check:
+        gone = number_gone(step, claimed)
+        if same_batch(step.batch, claimed):
+            check, reason = "distinct", "the same examples as in the trace"
+        elif problem := batch_problem(claimed, size, step.task, domain, dtype):
+            check, reason = "domain", problem
+        elif gone < len(step.unwanted):
+            left = len(step.unwanted) - gone
+            check, reason = "gone", f"{left} of {len(step.unwanted)} unwanted examples are still there"
+        elif not error <= limit:
+            check, reason = "step", f"l2 {error:.3g} from what was recorded, at most {limit:.3g}"
     return StepVerdict(
         accepted=not check,
         check=check,
         reason=reason,
-        domain=domain_of(claimed, size, step.task),
+        domain=domain_of(claimed, size, step.task, dtype),
+        gone=gone,
         error=error,
         benign=benign,
         delta=limit,
     )
+
+
+def number_gone(step: RecordedStep, claimed: Batch) -> int:
+    """Return how many of the unwanted examples, image and label, are nowhere in the claimed batch."""
+    own, others = examples_of(step.batch), set(examples_of(claimed))
+    return sum(own[place] not in others for place in step.unwanted.tolist())
 
 
 def honest_error(step: RecordedStep) -> float:
@@ -66,9 +71,6 @@ def honest_error(step: RecordedStep) -> float:
 
 def _error(step: RecordedStep, claimed: Batch) -> float:
     load_weights(step.model, step.before)
-    try:
-        with arithmetic(step.precision):
-            sgd_step(step.model, claimed, step.learning_rate)
-    except Exception as error:  # whatever a model makes of what somebody claims
-        raise Rejected("data", f"the model does not take the batch: {in_words(error)}") from error
+    with arithmetic(step.precision):
+        sgd_step(step.model, claimed, step.learning_rate)
     return distance("l2", weights_of(step.model), step.after)

@@ -57,8 +57,8 @@ class ProofOfLearning(Audit):
                 raise FedsimError(f"audit.{name}: expected a whole number of at least {least}, got {value!r}")
         if top + random == 0:
             raise FedsimError("audit.top, audit.random: expected at least one step to do again, got 0")
-        if not isinstance(delta, int | float) or not 0 < delta < math.inf:
-            raise FedsimError(f"audit.delta: expected a positive number, got {delta!r}")
+        if not isinstance(delta, int | float) or isinstance(delta, bool) or not 0 <= delta < math.inf:
+            raise FedsimError(f"audit.delta: expected a number of at least 0, got {delta!r}")
         if not isinstance(distance, str) or distance not in LIMITED:
             raise FedsimError(f"audit.distance: expected one of {', '.join(LIMITED)}, got {distance!r}")
         if domain not in DOMAINS:

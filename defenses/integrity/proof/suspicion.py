@@ -23,7 +23,7 @@ def lit_dark_pixels(batch: Batch, reference: Batch) -> float:
     """Return the mean light in pixels that are dark in all reference images, and its lack in bright ones."""
     images, others = batch.images.double(), reference.images.double()
     dark, bright = others.amax(dim=0) == 0, others.amin(dim=0) == 1
-    return float((images * dark).sum() + ((1 - images) * bright).sum()) / images.numel()
+    return float((images.abs() * dark).sum() + ((1 - images).abs() * bright).sum()) / images.numel()
 
 
 def near_duplicates(batch: Batch) -> float:
