@@ -33,7 +33,8 @@ def images_problem(batch: Batch, size: int, task: Task, dtype: torch.dtype) -> s
     """Say what keeps the images from being so many of the task, finite and of a type, or None."""
     shape, expected = tuple(batch.images.shape), (size, *task.input_shape)
     if batch.images.dtype != dtype or shape != expected:
-        return f"expected images {expected} of {dtype}, got {shape} of {batch.images.dtype}"
+        kinds = [str(kind).removeprefix("torch.") for kind in (dtype, batch.images.dtype)]
+        return f"expected images {expected} of {kinds[0]}, got {shape} of {kinds[1]}"
     return None if bool(torch.isfinite(batch.images).all()) else "expected pixels that are finite"
 
 
