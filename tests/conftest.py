@@ -1,5 +1,7 @@
 """Shared by all tests: one thread, small federations composed as the command line would."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsim import build
+from fedsim.cli import main
 from fedsim.data.images import Dataset
 from fedsim.experiment import Experiment, run
 from fedsim.runfolder import RunFolder
@@ -77,3 +80,22 @@ def draw() -> Callable[..., tuple[Tensor, Tensor]]:
         return data.train.batch(indices), data.train.labels[indices]
 
     return make
+
+
+@pytest.fixture
+def command(monkeypatch, capsys) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Return a caller of `fedsim` in this process: a new one takes seconds to start. Not for Hydra's own."""
+
+    def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        monkeypatch.chdir(cwd)
+        monkeypatch.setattr(sys, "argv", ["fedsim", *arguments])
+        status: str | int | None = 0
+        capsys.readouterr()
+        try:
+            main()
+        except SystemExit as end:
+            status = end.code
+        said = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, int(status or 0), said.out, said.err)
+
+    return call

@@ -1,7 +1,5 @@
 """Proof-of-Learning inside Flower rounds, and on the command line."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -44,14 +42,13 @@ def test_honest_clients_pass_with_a_distance_of_zero_and_learn_as_without(play_s
     assert (audited.path / "proofs" / "round_1.client_0.proof").stat().st_size == verdicts[0].bytes
 
 
-def test_kept_proofs_are_checked_against_their_ledger(play_small) -> None:
+def test_kept_proofs_are_checked_against_their_ledger(play_small, command, tmp_path: Path) -> None:
     played = play_small(*AUDITED)
-    command = [sys.executable, "-m", "fedsim", "verify", str(played.path)]
-    good = subprocess.run(command, capture_output=True, text=True, check=False)
+    good = command("verify", str(played.path), cwd=tmp_path)
     assert good.stdout == "unchanged: 6 proofs, as in the ledger\n", good.stderr
     kept = played.path / "proofs" / "round_2.client_1.proof"
     kept.write_bytes(kept.read_bytes()[:-1] + b"x")
-    bad = subprocess.run(command, capture_output=True, text=True, check=False)
+    bad = command("verify", str(played.path), cwd=tmp_path)
     assert bad.returncode == 1
     assert "round_2.client_1.proof is not the proof that came in" in bad.stdout
     kept.unlink()
@@ -178,43 +175,38 @@ def test_what_is_no_proof_is_a_verdict_and_no_crash(play_small, monkeypatch, con
     assert {(verdict.accepted, verdict.check) for verdict in played.verdicts()} == {(False, "form")}
 
 
-def fedsim(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fedsim", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
-
-
-def test_a_proof_is_made_and_verified_on_the_command_line(tmp_path: Path) -> None:
+def test_a_proof_is_made_and_verified_on_the_command_line(tmp_path: Path, command) -> None:
     small = ("model=mlp", "model.width=20", "proof.steps=30", "audit.every=5", "proof.keys=keys")
-    assert fedsim("keys", "keys", cwd=tmp_path).returncode == 0
+    assert command("keys", "keys", cwd=tmp_path).returncode == 0
     assert (tmp_path / "keys" / "prover.secret").stat().st_mode & 0o077 == 0
     with pytest.raises(FedsimError, match="never replaced"):
         make_keys(tmp_path / "keys")
-    made = fedsim("prove", *small, "hydra.run.dir=made", cwd=tmp_path)
+    made = command("prove", *small, "hydra.run.dir=made", cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     path = made.stdout.splitlines()[-1]
-    good = fedsim("verify", path, *small, cwd=tmp_path)
+    good = command("verify", path, *small, cwd=tmp_path)
     assert good.returncode == 0, good.stderr
     assert good.stdout.startswith("accepted: 10 of 30 steps done again")
     assert "largest distance 0 of" in good.stdout
     content = Path(path).read_bytes()
     (tmp_path / "short.proof").write_bytes(content[:-5])
-    malformed = fedsim("verify", "short.proof", *small, cwd=tmp_path)
+    malformed = command("verify", "short.proof", *small, cwd=tmp_path)
     assert malformed.returncode == 2
     assert malformed.stdout.startswith("rejected: form: expected")
     changed = bytearray(content)
     changed[len(changed) // 2] ^= 1
     (tmp_path / "changed.proof").write_bytes(changed)
-    rejected = fedsim("verify", "changed.proof", *small, cwd=tmp_path)
+    rejected = command("verify", "changed.proof", *small, cwd=tmp_path)
     assert rejected.returncode == 1
     assert rejected.stdout == "rejected: signature: the signature does not fit the content\n"
-    assert fedsim("verify", "nowhere.proof", *small, cwd=tmp_path).returncode == 3
-    assert "there already" in fedsim("prove", *small, "hydra.run.dir=made", cwd=tmp_path).stderr
+    assert command("verify", "nowhere.proof", *small, cwd=tmp_path).returncode == 3
+    assert "there already" in command("prove", *small, "hydra.run.dir=made", cwd=tmp_path).stderr
 
 
-def test_a_calibration_prints_what_separates_honest_from_false(tmp_path: Path) -> None:
+def test_a_calibration_prints_what_separates_honest_from_false(tmp_path: Path, command) -> None:
     small = ("model=mlp", "model.width=20", "proof.steps=20", "proof.intervals=[1,10]")
     studies = "proof.study=[reproduction,initialisation,concatenation,costs,revealed]"
-    done = fedsim("calibrate", *small, studies, "hydra.run.dir=made", cwd=tmp_path)
+    done = command("calibrate", *small, studies, "hydra.run.dir=made", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = [line.split(",") for line in Path(done.stdout.splitlines()[-1]).read_text().splitlines()]
     found = {",".join(row[:-1]): float(row[-1]) for row in rows[1:]}
@@ -226,6 +218,6 @@ def test_a_calibration_prints_what_separates_honest_from_false(tmp_path: Path) -
     assert 0 < delta < 1e-5
     (jump,) = (value for name, value in found.items() if name.endswith("jump / largest"))
     assert jump > 10
-    wrong = fedsim("calibrate", *small, "proof.study=[nonsense]", cwd=tmp_path)
+    wrong = command("calibrate", *small, "proof.study=[nonsense]", cwd=tmp_path)
     assert wrong.returncode == 1
     assert "proof.study: expected some of reproduction" in wrong.stderr

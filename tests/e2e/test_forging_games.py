@@ -1,8 +1,6 @@
 """The forging game on the command line, and forgers inside of rounds."""
 
 import csv
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,19 +27,16 @@ SMALL = (
 )
 
 
-def fedsim(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fedsim", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
-
-
 def moves(*overrides: str):
     config = build.compose([*SMALL, "audit=proof_of_learning", "name=test", *overrides])
     return list(play(build.forging_game(config, Path("nowhere"), "")))
 
 
-def test_a_game_ends_with_a_table_a_page_and_the_batches(tmp_path: Path) -> None:
+def test_a_game_ends_with_a_table_a_page_and_the_batches(tmp_path: Path, command) -> None:
     forgeries = "forgery=[greedy,nearest,perturbation,box,parallelogram]"
-    done = fedsim("forge", *SMALL, forgeries, "forge.fractions=[0.001,1]", "hydra.run.dir=game", cwd=tmp_path)
+    done = command(
+        "forge", *SMALL, forgeries, "forge.fractions=[0.001,1]", "hydra.run.dir=game", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "game"
     assert done.stdout.splitlines()[-1] == str(folder)
@@ -66,12 +61,12 @@ def test_a_game_ends_with_a_table_a_page_and_the_batches(tmp_path: Path) -> None
     ):
         assert words in page
     assert (folder / "forge.yaml").is_file()
-    again = fedsim("forge", *SMALL, "hydra.run.dir=game", cwd=tmp_path)
+    again = command("forge", *SMALL, "hydra.run.dir=game", cwd=tmp_path)
     assert again.returncode == 1
     assert "holds a game already" in again.stderr
 
 
-def test_a_sweep_of_games_is_one_table(tmp_path: Path) -> None:
+def test_a_sweep_of_games_is_one_table(tmp_path: Path, command) -> None:
     world = (
         "data=tiny",
         "model=softmax",
@@ -80,14 +75,14 @@ def test_a_sweep_of_games_is_one_table(tmp_path: Path) -> None:
         "forge.challenges=2",
         "forge.fractions=[0]",
     )
-    done = fedsim("forge", "-m", *world, "proof.batch_size=1,2", "hydra.run.dir=game", cwd=tmp_path)
+    done = command("forge", "-m", *world, "proof.batch_size=1,2", "hydra.run.dir=game", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     with (tmp_path / "game" / "forgeries.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["game"] for row in rows] == ["proof.batch_size=1"] * 2 + ["proof.batch_size=2"] * 2
     assert rows[2]["reason"] == "none of the other 1,127 batches has this gradient"
     assert {(row["accepted"], row["check"]) for row in rows} == {("False", "forgery")}
-    wrong = fedsim("forge", *world, "proof.batch_size=1,2", cwd=tmp_path)
+    wrong = command("forge", *world, "proof.batch_size=1,2", cwd=tmp_path)
     assert "Remedy: fedsim forge -m" in wrong.stderr
 
 
