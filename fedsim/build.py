@@ -1,11 +1,9 @@
-"""From config to objects: the only place that instantiates, and the last one that sees a config."""
+"""From config to objects: the last place that sees a config."""
 
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, TypeVar
 
 import torch
 from hydra import compose as hydra_compose
@@ -14,8 +12,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException, InstantiationException
-from hydra.utils import instantiate
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor, nn
@@ -29,13 +26,12 @@ from fedsim.errors import FedsimError
 from fedsim.experiment import Experiment
 from fedsim.federation import Federation, round_half_up
 from fedsim.forge import Game, Rules
+from fedsim.instances import instance, members, of_type
 from fedsim.interfaces import Attack, Audit, Behaviour, CentralTraining, Defense, Forgery, Metric
 from fedsim.models.batch_norm import set_batch_norm
 from fedsim.randomness import derived_seed, generator
 from fedsim.runfolder import PARTITION_FILE, read_tensors, write_tensors
 from fedsim.types import Task
-
-Kind = TypeVar("Kind")
 
 
 def compose(overrides: Sequence[str] = ()) -> DictConfig:
@@ -144,7 +140,7 @@ def experiment(config: DictConfig) -> Experiment:
     """Build everything that a run needs from a resolved config."""
     check_top_level(config)
     check_public_images(config)
-    data, defenses = _dataset(OmegaConf.to_yaml(config.data)), _list(config.defense, Defense, "defense")
+    data, defenses = _dataset(OmegaConf.to_yaml(config.data)), members(config.defense, Defense, "defense")
     config, rules = _by_the_rules(config, defenses)
     config_text = OmegaConf.to_yaml(config)
     return fitting(
@@ -157,10 +153,10 @@ def experiment(config: DictConfig) -> Experiment:
             test=data.test,
             model=_model(config, data.task),
             federation=rules,
-            engine=_instantiate(config.engine, "engine"),
-            attack=_of_type(_instantiate(config.attack, "attack"), Attack, "attack"),
+            engine=instance(config.engine, "engine"),
+            attack=of_type(instance(config.attack, "attack"), Attack, "attack"),
             attack_name=str(config.choices.attack),
-            metrics=_list(config.metric, Metric, "metric"),
+            metrics=members(config.metric, Metric, "metric"),
             defenses=defenses,  # to describe the run; clients build their own
             audit=_audit(config, rules, defenses),
             cheats=_cheats(config, rules)[0],
@@ -204,7 +200,7 @@ def forging_game(config: DictConfig, folder: Path, name: str) -> Game:
     audit, training = central_training(config, folder)
     check_forge(config)
     data, forge = _dataset(OmegaConf.to_yaml(config.data)), config.forge
-    forgeries = dict(zip(config.forgery, _list(config.forgery, Forgery, "forgery"), strict=True))
+    forgeries = dict(zip(config.forgery, members(config.forgery, Forgery, "forgery"), strict=True))
     if not forgeries:
         raise FedsimError("forgery: expected at least one. Remedy: forgery=[greedy].")
     rules = Rules(
@@ -223,7 +219,7 @@ def forging_game(config: DictConfig, folder: Path, name: str) -> Game:
 
 def auditor(config: DictConfig) -> Audit:
     """Build the audit by itself."""
-    audit = _of_type(_instantiate(config.audit, "audit"), Audit, "audit")
+    audit = of_type(instance(config.audit, "audit"), Audit, "audit")
     if not audit.wanted:
         raise FedsimError("audit=none proves nothing. Remedy: audit=proof_of_learning.")
     return audit
@@ -267,7 +263,7 @@ def client_setup(config_text: str, folder: Path) -> ClientSetup:
         train=data.train,
         shares=tuple(shares[f"client_{i}"] for i in range(len(shares))),
         federation=rules,
-        defenses=_list(config.defense, Defense, "defense"),
+        defenses=members(config.defense, Defense, "defense"),
         behaviours=_cheats(config, rules)[1],
         audit=_audit(config, rules, ()),
         task=data.task,
@@ -279,11 +275,11 @@ def client_setup(config_text: str, folder: Path) -> ClientSetup:
 
 @functools.lru_cache(maxsize=2)
 def _dataset(data_text: str) -> Dataset:
-    return _of_type(_instantiate(parsed(data_text), "data"), Dataset, "data")
+    return of_type(instance(parsed(data_text), "data"), Dataset, "data")
 
 
 def _federation(config: DictConfig) -> Federation:
-    return _of_type(_instantiate(config.federation, "federation"), Federation, "federation")
+    return of_type(instance(config.federation, "federation"), Federation, "federation")
 
 
 def _model(config: DictConfig, task: Task, seed: int | None = None) -> nn.Module:
@@ -292,8 +288,8 @@ def _model(config: DictConfig, task: Task, seed: int | None = None) -> nn.Module
     assert isinstance(node, DictConfig)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(config.seed, "model") if seed is None else seed)
-        model = _instantiate(node, "model", task)
-    model = _of_type(model, nn.Module, "model").eval()
+        model = instance(node, "model", task)
+    model = of_type(model, nn.Module, "model").eval()
     try:
         with torch.no_grad():
             model(torch.zeros(1, *task.input_shape))
@@ -339,7 +335,7 @@ def _by_the_rules(config: DictConfig, defenses: Sequence[Defense]) -> tuple[Dict
 
 def _audit(config: DictConfig, rules: Federation, defenses: Sequence[Defense]) -> Audit | None:
     """Build the audit, and refuse federations whose replies a trace cannot explain."""
-    audit = _of_type(_instantiate(config.audit, "audit"), Audit, "audit")
+    audit = of_type(instance(config.audit, "audit"), Audit, "audit")
     if not audit.wanted:
         return None
     if rules.mode != "fedavg" or defenses:
@@ -373,7 +369,7 @@ def _cheats(config: DictConfig, rules: Federation) -> tuple[tuple[str, ...], tup
     for name, node in nodes.items():
         number = round_half_up(node.share * rules.clients)
         own = OmegaConf.masked_copy(node, [key for key in node if key != "share"])
-        made = _of_type(_instantiate(own, f"client.{name}"), Behaviour, "client")
+        made = of_type(instance(own, f"client.{name}"), Behaviour, "client")
         for client in order[:number]:
             names[client], behaviours[client] = str(name), made
         order = order[number:]
@@ -385,32 +381,3 @@ def parsed(text: str) -> DictConfig:
     config = OmegaConf.create(text)
     assert isinstance(config, DictConfig)
     return config
-
-
-def _list(nodes: DictConfig | None, kind: type[Kind], group: str) -> tuple[Kind, ...]:
-    """Build the members of a group that composes: {name: {_target_: ...}, ...}, in order."""
-    named = {} if nodes is None else {str(name): node for name, node in nodes.items()}
-    return tuple(_of_type(_instantiate(node, f"{group}.{name}"), kind, group) for name, node in named.items())
-
-
-def _of_type(value: Any, kind: type[Kind], group: str) -> Kind:
-    if not isinstance(value, kind):
-        raise FedsimError(f"{group}: expected a {kind.__name__}, got {type(value).__name__}")
-    return value
-
-
-def _instantiate(node: DictConfig, group: str, *arguments: Any) -> Any:
-    """Call the node's target; its own complaints come out as they are, the rest with the group's name."""
-    if not isinstance(node, DictConfig) or "_target_" not in node:
-        hint = f" Remedy: begin its yaml with '# @package {group}'." if "." in group else ""
-        raise FedsimError(f"{group}: expected a config with a _target_, got {node!r}.{hint}")
-    try:
-        call = instantiate(node, _partial_=True, _convert_="all")
-        unknown = set(call.keywords) - set(inspect.signature(call.func).parameters)
-        if unknown:
-            raise FedsimError(f"{group}: {node._target_} takes no argument {min(unknown)!r}")
-        return call(*arguments)
-    except (InstantiationException, TypeError) as error:
-        if isinstance(error.__cause__, FedsimError):  # from a target nested in this one
-            raise error.__cause__ from None
-        raise FedsimError(f"{group}: {error}") from error

@@ -192,10 +192,10 @@ def _move(
         claimed = forgery.forge(_own_copy(replace(challenge, batch=used)))
     except Exception as error:  # one that cannot, or breaks, has lost this move and no more
         reason = in_words(error)
-    else:
+    seconds = time.perf_counter() - started
+    if claimed is not None:
         verdict = game.audit.judge_step(recorded, claimed, game.rules.delta)
         reason = verdict.reason
-    seconds = time.perf_counter() - started
     fitting = claimed is not None and claimed.images.shape == used.images.shape
     shown = claimed if claimed is not None and fitting else original
     places = challenge.unwanted if len(challenge.unwanted) else torch.arange(len(original.labels))

@@ -45,7 +45,8 @@ def first_layer(model: nn.Module, batch: Batch) -> FirstLayer:
 
     hook = linear[0].register_forward_hook(keep)
     shape = batch.images.shape[1:]
-    probe = torch.stack([torch.zeros(shape), torch.ones(shape), torch.rand(shape)]).double()
+    mixture = torch.linspace(0, 1, shape.numel()).view(shape)
+    probe = torch.stack([torch.zeros(shape), torch.ones(shape), mixture]).double()
     with torch.no_grad():
         exact(probe)
     black, white, mixed = seen[-1]
