@@ -214,7 +214,7 @@ def _replay(arguments: Sequence[str]) -> None:
 
 def _resume(arguments: Sequence[str]) -> None:
     from fedsim import build
-    from fedsim.experiment import resume
+    from fedsim.resume import resume
     from fedsim.runfolder import RunFolder
 
     if len(arguments) != 1 or "=" in arguments[0]:

@@ -112,20 +112,6 @@ def replay(experiment: Experiment, source: RunFolder, path: Path) -> RunFolder:
     return folder
 
 
-def resume(experiment: Experiment, folder: RunFolder) -> RunFolder:
-    """Go on with a run that was interrupted: after its last complete round, or with its attacks."""
-    done, weights = folder.last_round()
-    folder.forget_after(done if done else -1)
-    with recorded(experiment, folder):
-        log.info("resumed after round %d", done)
-        if weights and done:
-            load_weights(experiment.model, weights)
-        if done < experiment.federation.rounds:
-            play(experiment, folder, done)
-        assess(experiment, folder, folder)
-    return folder
-
-
 def play(experiment: Experiment, folder: RunFolder, done: int = 0) -> None:
     """Play the rounds that are left; observations and truth land in the run folder as they come."""
     setup = ServerSetup(

@@ -15,7 +15,8 @@ import fedsim.runfolder
 from fedsim import build
 from fedsim.cli import _resume
 from fedsim.errors import FedsimError
-from fedsim.experiment import resume, run
+from fedsim.experiment import run
+from fedsim.resume import resume
 from fedsim.runfolder import RunFolder
 
 SMALL = (

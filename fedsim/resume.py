@@ -1,0 +1,23 @@
+"""A run that was interrupted goes on after its last complete round."""
+
+import logging
+
+from fedsim.experiment import Experiment, assess, play, recorded
+from fedsim.runfolder import RunFolder
+from fedsim.training import load_weights
+
+log = logging.getLogger(__name__)
+
+
+def resume(experiment: Experiment, folder: RunFolder) -> RunFolder:
+    """Go on with a run that was interrupted: after its last complete round, or with its attacks."""
+    done, weights = folder.last_round()
+    folder.forget_after(done if done else -1)
+    with recorded(experiment, folder):
+        log.info("resumed after round %d", done)
+        if weights and done:
+            load_weights(experiment.model, weights)
+        if done < experiment.federation.rounds:
+            play(experiment, folder, done)
+        assess(experiment, folder, folder)
+    return folder
