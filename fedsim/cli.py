@@ -22,6 +22,8 @@ fedsim: a federated-learning attack laboratory.
   fedsim compare attack=[...] defense=[...] [seeds=N] [jobs=N] [into=DIR] [KEY=VALUE ...]
                                       every attack against every defence; run again, only what is missing runs
   fedsim replay RUN [attack=... ...]  attack an earlier run's saved observations again, without training
+  fedsim replay TAPPED model=module.Class [attack=...] [task.input_shape=[3,32,32] task.num_classes=10]
+                                      attack what a Wiretap kept of your own Flower app, with its model
   fedsim prove [KEY=VALUE ...]        train outside of a federation, with a sealed proof of learning
   fedsim verify PROOF [KEY=VALUE ...] judge such a proof; exit status: 0 accepted, 1 rejected,
                                       2 malformed, 3 could not be judged
@@ -189,12 +191,17 @@ def _report(arguments: Sequence[str]) -> None:
 
 
 def _replay(arguments: Sequence[str]) -> None:
-    from fedsim import build
+    from fedsim import build, tapped
     from fedsim.experiment import replay
     from fedsim.runfolder import RunFolder
 
     if not arguments or "=" in arguments[0]:
         raise FedsimError("expected a run folder first: fedsim replay RUN [attack=...] [metric=[...]]")
+    source = RunFolder(Path(arguments[0]))
+    if tapped.is_tapped(source):
+        told, config, path = tapped.compose_tapped(source, arguments[1:])
+        _announce(replay(tapped.experiment(config, told), told, path), last_line=True)
+        return
     allowed = ("attack", "metric", "threat", "name", "device", "threads", "hydra.run.dir")
     for override in arguments[1:]:
         key = override.lstrip("+~").partition("=")[0]
@@ -202,7 +209,6 @@ def _replay(arguments: Sequence[str]) -> None:
             raise FedsimError(
                 f"replay takes only {', '.join(allowed)}, got {override!r}: the rest is as it was played"
             )
-    source = RunFolder(Path(arguments[0]))
     config, path = build.compose_replay(source.config_text(), arguments[1:])
     folder = replay(build.experiment(config), source, path)
     _announce(folder, last_line=True)
