@@ -358,9 +358,25 @@ def _announce(folder: "RunFolder", last_line: bool) -> None:
         shown = "not finite" if value is None else as_figure(value)
         table.add_row(name, shown, "" if blind is None else as_figure(blind))
     Console().print(table)
+    if folder.guessed() and not folder.has_truth():
+        print("no truth is known of these observations: nothing is scored, the report shows the guesses")
+        for line in _guessed_counts(folder):
+            print(line)
     print(f"report: {(folder.path / 'report.html').resolve()}")
     if last_line:
         print(folder.path.resolve())
+
+
+def _guessed_counts(folder: "RunFolder", most: int = 6) -> list[str]:
+    """Say of some observations which labels were restored, the most frequent first."""
+    lines = []
+    for round, client in folder.guessed()[:most]:
+        guess = folder.guess(round, client)
+        if guess is not None and guess.class_counts is not None:
+            counts = sorted(enumerate(guess.class_counts.tolist()), key=lambda pair: -pair[1])
+            found = ", ".join(f"{n} of class {label}" for label, n in counts[:10] if n)
+            lines.append(f"round {round}, client {client}: {found}")
+    return lines
 
 
 if __name__ == "__main__":

@@ -273,11 +273,12 @@ def _equal(left: Weights, right: Weights) -> bool:
 
 
 def _difference(new: Tensor, sent: Tensor) -> Tensor:
-    """Return new - sent in the type of the client's model; what is equal, also infinity, differs by 0."""
+    """Return new - sent in the type of the client's model; what stays infinite or NaN differs by 0."""
     if new.dtype == torch.bool:
         new = new.long()
     start = sent.to(new.dtype)
-    return torch.where(new == start, torch.zeros_like(new), new - start)
+    unchanged = (new == start) | ((new != new) & (start != start))  # masks hold infinities
+    return torch.where(unchanged, torch.zeros_like(new), new - start)
 
 
 def _number(records: Iterable[Record], names: Iterable[str]) -> float | None:

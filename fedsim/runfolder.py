@@ -185,6 +185,10 @@ class RunFolder:
         images = stored["pixels"] / 255 if "pixels" in stored else stored["images"]
         return Truth(round=round, client=client, images=images, labels=stored["labels"])
 
+    def has_truth(self) -> bool:
+        """Say whether any private batch is known."""
+        return any((self.path / "truth").glob("round_*.client_*.safetensors"))
+
     def keep_guess(self, round: int, client: int, guess: Reconstruction) -> None:
         """Save what an attack recovered."""
         values = {f.name: getattr(guess, f.name) for f in fields(guess)}

@@ -8,7 +8,6 @@ here is logged, kept as a fault and never reaches the training.
 """
 
 import copy
-import functools
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -33,10 +32,19 @@ __all__ = ["Task", "Wiretap", "keep_truth"]
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Hooks:
+    """A strategy's own hooks, as they were before they were tapped."""
+
+    configure_train: Callable[..., Iterable[Message]]
+    aggregate_train: Callable[..., tuple[ArrayRecord | None, MetricRecord | None]]
+
+
 class Wiretap(Strategy):
     """A strategy that does what the wrapped one does, and keeps what was sent and what came back."""
 
     _wrapped: Strategy
+    _hooks: Hooks
     _listener: Listener
 
     def __init__(
@@ -79,8 +87,10 @@ class Wiretap(Strategy):
             arrays_key=getattr(strategy, "arrayrecord_key", "arrays"),
             examples_key=getattr(strategy, "weighted_by_key", EXAMPLES[0]),
         )
-        object.__setattr__(self, "_wrapped", strategy)  # all other attributes are the strategy's
-        object.__setattr__(self, "_listener", listener)
+        hooks = Hooks(configure_train=strategy.configure_train, aggregate_train=strategy.aggregate_train)
+        own = {"_wrapped": strategy, "_hooks": hooks, "_listener": listener}
+        for name, value in own.items():  # all other attributes are the strategy's
+            object.__setattr__(self, name, value)
         _begin(listener, strategy.__class__.__name__, None if model is None else import_path(model))
         log.info("wiretap: observations go to %s", listener.folder.path)
 
@@ -88,14 +98,14 @@ class Wiretap(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Have the strategy ask, and note what."""
-        messages = self._wrapped.configure_train(server_round, arrays, config, grid)
+        messages = self._hooks.configure_train(server_round, arrays, config, grid)
         return self._listener.asked(server_round, messages)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Note the replies, have the strategy aggregate them, then attack what was noted, if wanted."""
-        result = self._wrapped.aggregate_train(server_round, self._listener.answered(server_round, replies))
+        result = self._hooks.aggregate_train(server_round, self._listener.answered(server_round, replies))
         self._listener.ended(server_round)
         return result
 
@@ -119,13 +129,10 @@ class Wiretap(Strategy):
         if type(wrapped).start is Strategy.start:
             return Strategy.start(self, *arguments, **named)
         # A start of its own calls its own hooks: let these be ours for as long as it runs.
-        tapped = Wiretap.__new__(Wiretap)
-        before = {name: wrapped.__dict__.get(name) for name in ("configure_train", "aggregate_train")}
-        object.__setattr__(tapped, "_wrapped", _Hooks(wrapped.configure_train, wrapped.aggregate_train))
-        object.__setattr__(tapped, "_listener", self._listener)
+        before = {name: vars(wrapped).get(name) for name in ("configure_train", "aggregate_train")}
         try:
-            object.__setattr__(wrapped, "configure_train", functools.partial(Wiretap.configure_train, tapped))
-            object.__setattr__(wrapped, "aggregate_train", functools.partial(Wiretap.aggregate_train, tapped))
+            for name in before:
+                object.__setattr__(wrapped, name, getattr(self, name))
             return wrapped.start(*arguments, **named)
         finally:
             for name, own in before.items():
@@ -145,7 +152,11 @@ class Wiretap(Strategy):
         return self._wrapped.__class__
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("_wrapped", "_listener"):  # not set yet, as in a copy: do not look for them in themselves
+        if name in (
+            "_wrapped",
+            "_hooks",
+            "_listener",
+        ):  # not set yet, as in a copy: do not look for them in themselves
             raise AttributeError(name)
         return getattr(self._wrapped, name)
 
@@ -165,14 +176,6 @@ def keep_truth(folder: str | Path, *, round: int, client: int, images: Tensor, l
     RunFolder(Path(folder)).keep_truth(
         Truth(round=round, client=client, images=images.detach().cpu(), labels=labels.detach().cpu().long())
     )
-
-
-@dataclass(frozen=True)
-class _Hooks:
-    """A strategy's own hooks, as they were before they were tapped."""
-
-    configure_train: Callable[..., Iterable[Message]]
-    aggregate_train: Callable[..., tuple[ArrayRecord | None, MetricRecord | None]]
 
 
 def _begin(listener: Listener, strategy: str, model: str | None) -> None:

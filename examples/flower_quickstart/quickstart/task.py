@@ -1,12 +1,15 @@
 """The model, the data and the training step of the app."""
 
+import functools
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedsim.data.mnist_small import mnist_small
+from fedsim.data import mnist_small
 
 MEAN, STD = 0.1307, 0.3081
+digits = functools.cache(mnist_small.mnist_small)  # 6,000 digits that come with fedsim
 
 
 class Net(nn.Module):
@@ -28,7 +31,7 @@ class Net(nn.Module):
 
 def load_pixels(partition: int, partitions: int, server_round: int, size: int) -> tuple[Tensor, Tensor]:
     """Return a client's batch of a round: pixels in [0, 1], and labels."""
-    data = mnist_small()
+    data = digits()
     own = torch.arange(partition, len(data.train.labels), partitions)
     order = torch.randperm(len(own), generator=torch.Generator().manual_seed(1000 * server_round + partition))
     chosen = own[order[:size]]
@@ -52,7 +55,7 @@ def train(net: Net, images: Tensor, labels: Tensor, lr: float) -> float:
 
 def test(net: Net, partition: int, partitions: int) -> tuple[float, float, int]:
     """Return loss, accuracy and number of a client's test images."""
-    data = mnist_small()
+    data = digits()
     chosen = torch.arange(partition, len(data.test.labels), partitions)
     labels = data.test.labels[chosen]
     net.eval()
