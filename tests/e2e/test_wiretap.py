@@ -42,7 +42,6 @@ from fedsim.wiretap import Task, Wiretap
 ROOT = Path(__file__).parents[2]
 TASK = Task(input_shape=(1, 4, 4), num_classes=3, mean=(0.4,), std=(0.3,))
 CLIENTS, ROUNDS, RATE = 3, 2, 0.05
-PATTERNS = torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(0))  # of each class
 
 
 class Small(nn.Module):
@@ -52,6 +51,8 @@ class Small(nn.Module):
         super().__init__()
         self.first = nn.Linear(16, width)
         self.norm = nn.BatchNorm1d(width)
+        nn.init.constant_(self.norm.weight, 0.3)  # features that are alike, as label restoration likes them
+        nn.init.constant_(self.norm.bias, 2.0)
         self.last = nn.Linear(width, 3)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -85,8 +86,7 @@ def no_model() -> str:
 def batch(client: int, round: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(10 * round + client)
     labels = torch.randint(3, (6 + client,), generator=generator)
-    noise = torch.rand(len(labels), 1, 4, 4, generator=generator)
-    return 0.9 * PATTERNS[labels] + 0.1 * noise, labels
+    return torch.rand(len(labels), 1, 4, 4, generator=generator), labels
 
 
 def counts(client: int, round: int) -> list[int]:
@@ -103,7 +103,9 @@ def trained_state(state: dict[str, Tensor], client: int, round: int) -> dict[str
     model.load_state_dict(state)
     pixels, labels = batch(client, round)
     functional.cross_entropy(model((pixels - 0.4) / 0.3), labels).backward()
-    torch.optim.SGD(model.parameters(), lr=RATE).step()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= RATE * parameter.grad
     return model.state_dict()
 
 
@@ -119,17 +121,9 @@ def client_app(behave: Callable[[Message, int, int], Message | None] | None = No
         )
         if behave is not None and (answer := behave(message, client, round)) is not None:
             return answer
-        model = Small()
-        state = message.content["arrays"].to_torch_state_dict()
-        model.load_state_dict(state)
-        pixels, labels = batch(client, round)
-        loss = functional.cross_entropy(model((pixels - 0.4) / 0.3), labels)
-        loss.backward()
-        torch.optim.SGD(model.parameters(), lr=RATE).step()
-        metrics = MetricRecord({"num-examples": 6 + client, "train_loss": float(loss.detach())})
-        return Message(
-            RecordDict({"arrays": ArrayRecord(model.state_dict()), "m": metrics}), reply_to=message
-        )
+        trained = trained_state(message.content["arrays"].to_torch_state_dict(), client, round)
+        content = RecordDict({"arrays": ArrayRecord(trained), "m": metrics(client)})
+        return Message(content, reply_to=message)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -185,9 +179,9 @@ STRATEGIES = {
     "QFedAvg": lambda: QFedAvg(client_learning_rate=RATE),  # takes records apart
 }
 PRIVATE = {
-    "server": private(DifferentialPrivacyServerSideFixedClipping, clipping_norm=0.5),
-    "client": private(DifferentialPrivacyClientSideFixedClipping, clipping_norm=0.5),
-    "adaptive": private(DifferentialPrivacyServerSideAdaptiveClipping),
+    "server": private(DifferentialPrivacyServerSideFixedClipping, clipping_norm=0.01),
+    "client": private(DifferentialPrivacyClientSideFixedClipping, clipping_norm=0.01),
+    "adaptive": private(DifferentialPrivacyServerSideAdaptiveClipping, initial_clipping_norm=0.01),
 }
 
 
@@ -252,15 +246,11 @@ def test_flowers_privacy_wrappers_go_around_a_wiretap_and_inside_one(tmp_path, k
     assert_same(plain, federate(wrap(inner), clients))
     seen = [list(RunFolder(tmp_path / name).observations()) for name in ("outer", "inner")]
     assert [len(observations) for observations in seen] == [CLIENTS * ROUNDS] * 2
-    sizes = [norm(observations[0].received) for observations in seen]
+    sizes = [float(observations[0].received["last.weight"].norm()) for observations in seen]
     clips_here = kind != "client"  # what lies inside server-side clipping hears clipped replies
     assert (sizes[1] < 0.9 * sizes[0]) == clips_here
     assert outer.clipping_norm == outer._wrapped.clipping_norm
     assert repr(outer).startswith("Wiretap(Differential Privacy")
-
-
-def norm(weights: dict[str, Tensor]) -> float:
-    return float(torch.cat([tensor.double().flatten() for tensor in weights.values()]).norm())
 
 
 def test_accounted_privacy_takes_a_tapped_fedavg_for_one(tmp_path) -> None:
@@ -462,16 +452,21 @@ def test_a_live_attack_saves_its_guesses_and_failures_are_faults(tmp_path) -> No
 
 def test_a_replay_with_the_users_model_scores_where_truth_is_known(tmp_path, importable) -> None:
     source = tap_with_truth(tmp_path / "tap", task=TASK, model=Small())
-    folder = replayed(source, tmp_path / "scored", f"model={importable}", "model.width=12", "attack=ilrg")
+    folder = replayed(
+        source,
+        tmp_path / "scored",
+        f"model={importable}",
+        "model.width=12",
+        "attack=ilrg",
+        "metric=[leacc,lnacc,embedding_cosine]",
+    )
     metrics, blind = folder.summary()["metrics"], folder.summary()["blind"]
     assert metrics["leacc"] > blind["leacc"]
     assert metrics["lnacc"] > blind["lnacc"]
-    exact = replayed(source, tmp_path / "peeled", f"model={importable}", "attack=ig", "metric=[psnr]", *SHORT)
-    assert exact.summary()["metrics"]["psnr"] > exact.summary()["blind"]["psnr"]
-    assert "The model is user_app.Small" in (exact.path / "report.html").read_text()
+    assert "The model is user_app.Small" in (folder.path / "report.html").read_text()
 
 
-SHORT = ("attack.optimiser.iterations=60",)
+SHORT = ("attack.optimiser.iterations=40",)
 
 
 def test_a_replay_without_truth_shows_guesses_and_says_so(tmp_path, importable) -> None:
