@@ -150,6 +150,7 @@ def assess(experiment: Experiment, source: RunFolder, target: RunFolder) -> None
     try:
         with progress.bar("attacks", total) as advance:
             for done, seen in enumerate(source.observations(), start=1):
+                fitted(experiment.model, seen)  # a foreign model's buffers, which the evaluator needs too
                 observation = _as_known(experiment, fitted(model, seen))
                 load_weights(model, observation.sent)
                 try:

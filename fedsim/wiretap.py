@@ -29,7 +29,7 @@ from fedsim.runfolder import RunFolder, write_text
 from fedsim.types import Task, Truth
 
 __all__ = ["Task", "Wiretap", "keep_truth"]
-log = logging.getLogger(__name__)
+flower = logging.getLogger("flwr")  # what a user of `flwr run` sees
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ class Wiretap(Strategy):
         for name, value in own.items():  # all other attributes are the strategy's
             object.__setattr__(self, name, value)
         _begin(listener, strategy.__class__.__name__, None if model is None else import_path(model))
-        log.info("wiretap: observations go to %s", listener.folder.path)
+        flower.info("Wiretap: observations go to %s", listener.folder.path)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -3,7 +3,9 @@
 import random
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -30,7 +32,7 @@ from torch.nn import functional
 
 from attacks.privacy.labels.ilrg import ILRG
 from fedsim import tapped
-from fedsim.cli import _guessed_counts
+from fedsim.cli import main
 from fedsim.engines.inline import Inline, InlineGrid
 from fedsim.errors import FedsimError
 from fedsim.experiment import replay
@@ -260,12 +262,16 @@ def test_flowers_privacy_wrappers_go_around_a_wiretap_and_inside_one(tmp_path, k
 
 
 def test_accounted_privacy_takes_a_tapped_fedavg_for_one(tmp_path) -> None:
-    from flwr.supercore.privacy_accounting import PrivacyAccountant
+    from flwr.supercore.privacy_accounting import SamplingMethod
 
-    tap = Wiretap(FedAvg(), tmp_path)
+    tap = Wiretap(FedAvg(), tmp_path / "average")
     assert isinstance(tap, FedAvg)
     assert isinstance(tap, Wiretap)
-    assert PrivacyAccountant
+    accountant = SimpleNamespace(config=SimpleNamespace(sampling_method=SamplingMethod.NO_AMPLIFICATION))
+    make = partial(DifferentialPrivacyServerSideFixedClipping, accountant=accountant)
+    assert make(tap, 1.0, 1.0, CLIENTS).strategy is tap
+    with pytest.raises(ValueError, match=r"FedAvg\.aggregate_train"):  # and no other for one
+        make(Wiretap(FedAdam(), tmp_path / "adam"), 1.0, 1.0, CLIENTS)
 
 
 def test_observations_are_what_was_sent_and_received(tmp_path) -> None:
@@ -475,20 +481,40 @@ def test_a_replay_with_the_users_model_scores_where_truth_is_known(tmp_path, imp
 SHORT = ("attack.optimiser.iterations=40",)
 
 
-def test_a_replay_without_truth_shows_guesses_and_says_so(tmp_path, importable) -> None:
+def test_the_command_replays_without_truth_shows_guesses_and_says_so(tmp_path, monkeypatch, capsys) -> None:
     federate(Wiretap(FedAvg(), tmp_path / "tap"), client_app())
-    form = ("task.input_shape=[1,4,4]", "task.num_classes=3", "task.mean=0.4", "task.std=[0.3]")
+    (tmp_path / "users_own.py").write_text(USERS_OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
     told = ("told.learning_rate=0.05", "told.num_examples=6")  # of client 0: others have more
-    folder = replayed(tmp_path / "tap", tmp_path / "out", f"model={importable}", "attack=ilrg", *form, *told)
+    form = (*FORM, "task.mean=0.4", "task.std=[0.3]", "hydra.run.dir=out")
+    command = ["fedsim", "replay", "tap", "model=users_own.Net", "attack=ilrg", *form, *told]
+    monkeypatch.setattr(sys, "argv", command)
+    main()
+    said, folder = capsys.readouterr().out, RunFolder(tmp_path / "out")
+    assert "nothing is scored, the report shows the guesses\nround 1, client 1000: " in said
     assert set(folder.summary()["metrics"]) == {"bytes"}
+    assert folder.guess(1, 1000).class_counts.tolist() == counts(0, 1)
     page = (folder.path / "report.html").read_text()
     assert "No truth is known of these observations" in page
     assert "told learning_rate = 0.05, num_examples = 6" in page
     assert page.count("data:image/png") >= CLIENTS
-    assert folder.guess(1, 1000).class_counts.tolist() == counts(0, 1)
-    assert _guessed_counts(folder)[0].startswith("round 1, client 1000: ")
+    monkeypatch.setattr(sys, "argv", ["fedsim", "report", "tap"])
+    main()
+    assert "A Flower app under FedAvg was tapped" in (tmp_path / "tap" / "report.html").read_text()
 
 
+USERS_OWN = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(16, 12), nn.BatchNorm1d(12), nn.Linear(12, 3)
+
+    def forward(self, images):
+        return self.last(self.norm(self.first(images.flatten(1))).relu())
+"""
 FORM = ("task.input_shape=[1,4,4]", "task.num_classes=3")
 
 
