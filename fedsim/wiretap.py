@@ -84,8 +84,8 @@ class Wiretap(Strategy):
             batch_norm=batch_norm,
             learning_rate=learning_rate,
             local_steps=local_steps,
-            arrays_key=getattr(strategy, "arrayrecord_key", "arrays"),
-            examples_key=getattr(strategy, "weighted_by_key", EXAMPLES[0]),
+            arrays_key=_setting(strategy, "arrayrecord_key", "arrays"),
+            examples_key=_setting(strategy, "weighted_by_key", EXAMPLES[0]),
         )
         hooks = Hooks(configure_train=strategy.configure_train, aggregate_train=strategy.aggregate_train)
         own = {"_wrapped": strategy, "_hooks": hooks, "_listener": listener}
@@ -176,6 +176,15 @@ def keep_truth(folder: str | Path, *, round: int, client: int, images: Tensor, l
     RunFolder(Path(folder)).keep_truth(
         Truth(round=round, client=client, images=images.detach().cpu(), labels=labels.detach().cpu().long())
     )
+
+
+def _setting(strategy: object, name: str, default: str) -> str:
+    """Return a setting of a strategy, or of the one that it wraps."""
+    while strategy is not None:
+        if isinstance(found := getattr(strategy, name, None), str):
+            return found
+        strategy = getattr(strategy, "strategy", None)
+    return default
 
 
 def _begin(listener: Listener, strategy: str, model: str | None) -> None:

@@ -259,6 +259,8 @@ def test_flowers_privacy_wrappers_go_around_a_wiretap_and_inside_one(tmp_path, k
     assert (sizes[1] < 0.9 * sizes[0]) == clips_here
     assert outer.clipping_norm == outer._wrapped.clipping_norm
     assert repr(outer).startswith("Wiretap(Differential Privacy")
+    named = Wiretap(wrap(FedAvg(weighted_by_key="weight")), tmp_path / "named")
+    assert named._listener.examples_key == "weight"
 
 
 def test_accounted_privacy_takes_a_tapped_fedavg_for_one(tmp_path) -> None:
