@@ -37,7 +37,8 @@ class TappedFolder(RunFolder):
 
 def is_tapped(folder: RunFolder) -> bool:
     """Say whether a Wiretap filled this folder."""
-    return "wiretap" in OmegaConf.create(folder.config_text())
+    has_config = (folder.path / "config.yaml").is_file()  # its lack is reported where it is needed
+    return has_config and "wiretap" in OmegaConf.create(folder.config_text())
 
 
 def compose_tapped(folder: RunFolder, overrides: Sequence[str]) -> tuple[TappedFolder, DictConfig, Path]:
