@@ -36,24 +36,24 @@ from fedsim.types import Task
 
 def compose(overrides: Sequence[str] = ()) -> DictConfig:
     """Compose a config as the command line would, for tests and notebooks."""
-    return plain(_compose(overrides))
+    return plain(compose_hydra(overrides))
 
 
 def compose_with_folder(overrides: Sequence[str]) -> tuple[DictConfig, Path]:
     """Compose a config, and return the folder that its results go to as well."""
-    composed = _compose(overrides)
+    composed = compose_hydra(overrides)
     return plain(composed), Path(composed.hydra.run.dir)
 
 
 def compose_replay(config_text: str, overrides: Sequence[str]) -> tuple[DictConfig, Path]:
     """Take a run's config, with another attack or metrics if asked for; also return the run folder to use."""
-    played = parsed(config_text)
+    played = parse_text(config_text)
     asked = {override.lstrip("+~").partition("=")[0].partition(".")[0] for override in overrides}
     added = [f"name='replay_${{choices.attack}}_{played.choices.model}_{played.choices.data}'"]
     same_attack = not any(override.startswith("attack=") for override in overrides)
     if same_attack:
         added.append(f"attack={played.choices.attack}")
-    composed = _compose([*added, *overrides])
+    composed = compose_hydra([*added, *overrides])
     with open_dict(composed):
         if same_attack:  # the run's own settings, but for the keys that are named
             for override in overrides:
@@ -75,28 +75,30 @@ def compose_replay(config_text: str, overrides: Sequence[str]) -> tuple[DictConf
 
 def games(overrides: Sequence[str], sweep: bool) -> tuple[Path, list[tuple[str, DictConfig]]]:
     """Compose a config for each combination of the values that overrides list, and the folder for all."""
-    given = _parsed(overrides)
+    given = parsed(overrides)
     plain_ones = [str(override.input_line) for override in given if not override.is_sweep_override()]
-    first = _compose(plain_ones)
+    first = compose_hydra(plain_ones)
     own = [override for override in given if override.is_sweep_override()]
     if own and not sweep:
         raise FedsimError(f"{own[0].input_line}: several values make a sweep. Remedy: fedsim forge -m ...")
     named = {override.get_key_element() for override in given}
     listed = dict(first.hydra.sweeper.params or {}) if sweep else {}
-    swept = _parsed([f"{key}={value}" for key, value in listed.items() if key not in named]) + own
+    swept = parsed([f"{key}={value}" for key, value in listed.items() if key not in named]) + own
     values = [[f"{o.get_key_element()}={v}" for v in o.sweep_string_iterator()] for o in swept]
     combinations = [(", ".join(chosen), compose([*plain_ones, *chosen])) for chosen in product(*values)]
     return Path(first.hydra.run.dir), combinations
 
 
-def _parsed(overrides: Sequence[str]) -> list[Override]:
+def parsed(overrides: Sequence[str]) -> list[Override]:
+    """Read overrides as Hydra does."""
     try:
         return OverridesParser.create().parse_overrides(list(overrides))
     except HydraException as error:
         raise FedsimError(str(error)) from error
 
 
-def _compose(overrides: Sequence[str]) -> DictConfig:
+def compose_hydra(overrides: Sequence[str]) -> DictConfig:
+    """Compose a config with Hydra's own settings in it."""
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(config_dir()), version_base="1.3"):
@@ -230,7 +232,7 @@ def prepare_clients(config_text: str, folder: Path) -> Callable[[], ClientSetup]
 
     Returns what a client calls to get its setup. It carries no data, so that it can travel to workers.
     """
-    config = parsed(config_text)
+    config = parse_text(config_text)
     rules, data = _federation(config), _dataset(OmegaConf.to_yaml(config.data))
     shares = partition(
         data.train.labels,
@@ -253,7 +255,7 @@ def prepare_clients(config_text: str, folder: Path) -> Callable[[], ClientSetup]
 @functools.lru_cache(maxsize=1)
 def client_setup(config_text: str, folder: Path) -> ClientSetup:
     """Build what clients need, once in each process that runs clients."""
-    config = parsed(config_text)
+    config = parse_text(config_text)
     data = _dataset(OmegaConf.to_yaml(config.data))
     shares, _ = read_tensors(folder / PARTITION_FILE)
     rules, model = _federation(config), _model(config, data.task).to(config.device)
@@ -275,7 +277,7 @@ def client_setup(config_text: str, folder: Path) -> ClientSetup:
 
 @functools.lru_cache(maxsize=2)
 def _dataset(data_text: str) -> Dataset:
-    return of_type(instance(parsed(data_text), "data"), Dataset, "data")
+    return of_type(instance(parse_text(data_text), "data"), Dataset, "data")
 
 
 def _federation(config: DictConfig) -> Federation:
@@ -376,7 +378,7 @@ def _cheats(config: DictConfig, rules: Federation) -> tuple[tuple[str, ...], tup
     return tuple(names), tuple(behaviours)
 
 
-def parsed(text: str) -> DictConfig:
+def parse_text(text: str) -> DictConfig:
     """Read a run's config."""
     config = OmegaConf.create(text)
     assert isinstance(config, DictConfig)

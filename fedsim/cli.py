@@ -22,6 +22,8 @@ fedsim: a federated-learning attack laboratory.
   fedsim compare attack=[...] defense=[...] [seeds=N] [jobs=N] [into=DIR] [KEY=VALUE ...]
                                       every attack against every defence; run again, only what is missing runs
   fedsim replay RUN [attack=... ...]  attack an earlier run's saved observations again, without training
+  fedsim replay TAPPED model=module.Class [attack=...] [task.input_shape=[3,32,32] task.num_classes=10]
+                                      attack what a Wiretap kept of your own Flower app, with its model
   fedsim resume RUN                   go on with a run that was interrupted, after its last complete round
   fedsim prove [KEY=VALUE ...]        train outside of a federation, with a sealed proof of learning
   fedsim verify PROOF [KEY=VALUE ...] judge such a proof; exit status: 0 accepted, 1 rejected,
@@ -193,12 +195,17 @@ def _report(arguments: Sequence[str]) -> None:
 
 
 def _replay(arguments: Sequence[str]) -> None:
-    from fedsim import build
+    from fedsim import build, tapped
     from fedsim.experiment import replay
     from fedsim.runfolder import RunFolder
 
     if not arguments or "=" in arguments[0]:
         raise FedsimError("expected a run folder first: fedsim replay RUN [attack=...] [metric=[...]]")
+    source = RunFolder(Path(arguments[0]))
+    if tapped.is_tapped(source):
+        told, config, path = tapped.compose_tapped(source, arguments[1:])
+        _announce(replay(tapped.experiment(config, told), told, path), last_line=True)
+        return
     allowed = ("attack", "metric", "threat", "name", "device", "threads", "hydra.run.dir")
     for override in arguments[1:]:
         key = override.lstrip("+~").partition("=")[0]
@@ -206,7 +213,6 @@ def _replay(arguments: Sequence[str]) -> None:
             raise FedsimError(
                 f"replay takes only {', '.join(allowed)}, got {override!r}: the rest is as it was played"
             )
-    source = RunFolder(Path(arguments[0]))
     config, path = build.compose_replay(source.config_text(), arguments[1:])
     folder = replay(build.experiment(config), source, path)
     _announce(folder, last_line=True)
@@ -220,7 +226,7 @@ def _resume(arguments: Sequence[str]) -> None:
     if len(arguments) != 1 or "=" in arguments[0]:
         raise FedsimError("expected a run folder alone: fedsim resume RUN. Its settings are as they were.")
     folder = RunFolder(Path(arguments[0]))
-    config = build.parsed(folder.config_text())
+    config = build.parse_text(folder.config_text())
     if folder.summary().get("status") != "complete":
         resume(build.experiment(config), folder)
     _announce(folder, last_line=True)
@@ -378,9 +384,25 @@ def _announce(folder: "RunFolder", last_line: bool) -> None:
         shown = "not finite" if value is None else as_figure(value)
         table.add_row(name, shown, "" if blind is None else as_figure(blind))
     Console().print(table)
+    if folder.guessed() and not folder.has_truth():
+        print("no truth is known of these observations: nothing is scored, the report shows the guesses")
+        for line in _guessed_counts(folder):
+            print(line)
     print(f"report: {(folder.path / 'report.html').resolve()}")
     if last_line:
         print(folder.path.resolve())
+
+
+def _guessed_counts(folder: "RunFolder", most: int = 6) -> list[str]:
+    """Say of some observations which labels were restored, the most frequent first."""
+    lines = []
+    for round, client in folder.guessed()[:most]:
+        guess = folder.guess(round, client)
+        if guess is not None and guess.class_counts is not None:
+            counts = sorted(enumerate(guess.class_counts.tolist()), key=lambda pair: -pair[1])
+            found = ", ".join(f"{n} of class {label}" for label, n in counts[:10] if n)
+            lines.append(f"round {round}, client {client}: {found}")
+    return lines
 
 
 if __name__ == "__main__":

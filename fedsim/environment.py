@@ -9,6 +9,7 @@ import functools
 import logging
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -40,5 +41,6 @@ for _name in ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_EN
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves the clients on a busy machine
 for _name, _folder in (("FLWR_HOME", "flwr"), ("MPLCONFIGDIR", "matplotlib")):
-    if _name not in os.environ:
+    # A user's Flower app that imports us has its Flower home in use already.
+    if _name not in os.environ and not (_name == "FLWR_HOME" and "flwr" in sys.modules):
         os.environ[_name] = str(private_folder() / _folder)

@@ -28,6 +28,7 @@ from fedsim.errors import FedsimError, in_words
 from fedsim.federation import Federation
 from fedsim.interfaces import Attack, Audit, Defense, Metric
 from fedsim.models.batch_norm import set_batch_norm
+from fedsim.models.foreign import fitted
 from fedsim.models.last_linear import last_linear_name, layer_inputs
 from fedsim.runfolder import RunFolder, ScoreRow, metric_lines, write_text
 from fedsim.server import ServerSetup, server_app
@@ -153,7 +154,8 @@ def assess(experiment: Experiment, source: RunFolder, target: RunFolder) -> None
     try:
         with progress.bar("attacks", total) as advance:
             for done, seen in enumerate(source.observations(), start=1):
-                observation = _as_known(experiment, seen)
+                fitted(experiment.model, seen)  # a foreign model's buffers, which the evaluator needs too
+                observation = _as_known(experiment, fitted(model, seen))
                 load_weights(model, observation.sent)
                 try:
                     kept = target.whole_guess(observation.round, observation.client)  # of a resumed run

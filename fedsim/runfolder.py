@@ -33,6 +33,7 @@ from fedsim.types import Fault, Observation, Reconstruction, RoundResult, Truth,
 MODEL_FILE = "model.safetensors"
 PARTITION_FILE = "partition.safetensors"
 _SENT, _RECEIVED = "round_{round}.sent", "round_{round}.client_{client}"
+_OWN_SENT = "round_{round}.sent_to_{client}"  # where a strategy sends each client something else
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,23 +129,27 @@ class RunFolder:
 
     path: Path
 
-    def keep_observation(self, observation: Observation) -> None:
-        """Save an observation; what was broadcast is saved once a round."""
+    def keep_observation(self, observation: Observation, *, own_sent: bool = False) -> None:
+        """Save an observation; what was broadcast is saved once a round, unless this client got its own."""
         folder, place = self.path / "observations", {"round": observation.round, "client": observation.client}
-        sent = folder / (_SENT.format(**place) + ".safetensors")
+        sent = folder / ((_OWN_SENT if own_sent else _SENT).format(**place) + ".safetensors")
         if not sent.exists():
             write_tensors(sent, observation.sent)
         told = {field.name for field in fields(observation)} - {"sent", "received", "defense"}
         notes = {name: getattr(observation, name) for name in sorted(told)}
         write_tensors(folder / (_RECEIVED.format(**place) + ".safetensors"), observation.received, notes)
 
-    def observations(self) -> Iterator[Observation]:
-        """Read the saved observations one by one, by round and client."""
+    def observations(self, round: int | None = None) -> Iterator[Observation]:
+        """Read the saved observations one by one, by round and client, or those of one round."""
         sent: Weights = {}
         sent_round = None
-        for path in _by_number((self.path / "observations").glob("round_*.client_*.safetensors")):
+        names = f"round_{'*' if round is None else round}.client_*.safetensors"
+        for path in _by_number((self.path / "observations").glob(names)):
             received, notes = read_tensors(path)
-            if notes.get("round") != sent_round:
+            own = path.with_name(path.name.replace(".client_", ".sent_to_"))
+            if own.exists():
+                sent, sent_round = read_tensors(own)[0], None
+            elif notes.get("round") != sent_round:
                 sent_round = notes.get("round")
                 sent, _ = read_tensors(path.with_name(_SENT.format(round=sent_round) + ".safetensors"))
             try:
@@ -156,6 +161,11 @@ class RunFolder:
         """Return how many images each client owns; nothing in a replay, which trains nobody."""
         path = self.path / PARTITION_FILE
         return [len(share) for share in read_tensors(path)[0].values()] if path.exists() else []
+
+    def observed(self) -> list[tuple[int, int]]:
+        """Return (round, client) of every saved observation, in order."""
+        paths = _by_number((self.path / "observations").glob("round_*.client_*.safetensors"))
+        return [_numbers(path) for path in paths]
 
     def count_observations(self) -> int:
         """Return how many observations are saved."""
@@ -176,6 +186,10 @@ class RunFolder:
         stored, _ = read_tensors(path)
         images = stored["pixels"] / 255 if "pixels" in stored else stored["images"]
         return Truth(round=round, client=client, images=images, labels=stored["labels"])
+
+    def has_truth(self) -> bool:
+        """Say whether any private batch is known."""
+        return any((self.path / "truth").glob("round_*.client_*.safetensors"))
 
     def keep_guess(self, round: int, client: int, guess: Reconstruction, partial: bool = False) -> None:
         """Save what an attack recovered; partial: it was interrupted."""

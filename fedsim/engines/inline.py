@@ -1,7 +1,7 @@
 """Flower in one process: messages go straight to the client app. No Ray, no waiting, easy to debug."""
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -15,6 +15,7 @@ from fedsim.client import CLIENT_FAILED
 from fedsim.errors import in_words
 
 log = logging.getLogger(__name__)
+Settings = Mapping[str, bool | float | int | str]  # of a Flower app: its run config
 RUN_ID = 1
 FIRST_NODE = 1000  # client 0; node 1 is the server in Flower
 
@@ -22,24 +23,35 @@ FIRST_NODE = 1000  # client 0; node 1 is the server in Flower
 class Inline:
     """All clients one after another in this process."""
 
-    def play(self, server_app: ServerApp, client_app: ClientApp, clients: int) -> None:
-        """Run the server app against the client app until it ends."""
+    def play(
+        self,
+        server_app: ServerApp,
+        client_app: ClientApp,
+        clients: int,
+        run_config: Settings | None = None,
+    ) -> None:
+        """Run the server app against the client app until it ends; run_config: an app's own settings."""
         environment.silence_flower()
         # Message() takes the sender from here; Flower's own engines set it when a task starts.
         TaskIdentity.task_id, TaskIdentity.run_id = 1, RUN_ID
         TaskIdentity.node_id = SUPERLINK_NODE_ID
-        context = _context(node_id=0, node_config={})
-        server_app(grid=InlineGrid(client_app, clients), context=context)
+        context = _context(node_id=0, node_config={}, run_config=run_config)
+        server_app(grid=InlineGrid(client_app, clients, run_config), context=context)
 
 
 class InlineGrid(Grid):
     """A Flower Grid that answers every message on the spot."""
 
-    def __init__(self, client_app: ClientApp, clients: int) -> None:
+    def __init__(
+        self,
+        client_app: ClientApp,
+        clients: int,
+        run_config: Settings | None = None,
+    ) -> None:
         self._app = client_app
         self._contexts = {
             FIRST_NODE + client: _context(
-                FIRST_NODE + client, {"partition-id": client, "num-partitions": clients}
+                FIRST_NODE + client, {"partition-id": client, "num-partitions": clients}, run_config
             )
             for client in range(clients)
         }
@@ -103,7 +115,15 @@ class InlineGrid(Grid):
         return reply if isinstance(reply, Message) else None
 
 
-def _context(node_id: int, node_config: dict[str, int]) -> Context:
+def _context(
+    node_id: int,
+    node_config: dict[str, int],
+    run_config: Settings | None = None,
+) -> Context:
     return Context(
-        run_id=RUN_ID, node_id=node_id, node_config=dict(node_config), state=RecordDict(), run_config={}
+        run_id=RUN_ID,
+        node_id=node_id,
+        node_config=dict(node_config),
+        state=RecordDict(),
+        run_config=dict(run_config or {}),
     )

@@ -40,15 +40,20 @@ def accuracy_figure(history: Sequence[RoundResult]) -> Figure:
     return figure
 
 
-def label_figure(true: Tensor, guessed: Tensor, title: str, presence_only: bool) -> Figure:
-    """Draw true against restored labels: a pair of bars a class, or of most frequent classes if many."""
+def label_figure(true: Tensor | None, guessed: Tensor, title: str, presence_only: bool) -> Figure:
+    """Draw true against restored labels: a pair of bars a class, or of most frequent classes if many.
+
+    Without true labels, the restored ones alone.
+    """
     figure = Figure(figsize=(4.4, 2.4), layout="constrained")
     axes = figure.subplots()
-    classes = list(range(len(true)))
+    known = torch.zeros_like(guessed) if true is None else true
+    classes = list(range(len(known)))
     if len(classes) > 40:  # only classes that are there, or were said to be
-        classes = [c for c in classes if true[c] or guessed[c]][:40]
+        classes = [c for c in classes if known[c] or guessed[c]][:40]
     places = range(len(classes))
-    axes.bar([x - 0.2 for x in places], [int(true[c]) for c in classes], 0.4, color=TRUE, label="true")
+    if true is not None:
+        axes.bar([x - 0.2 for x in places], [int(true[c]) for c in classes], 0.4, color=TRUE, label="true")
     heights = [int(guessed[c]) for c in classes]
     if presence_only:  # no counts were claimed: mark the classes said to be present
         found = [x for x, height in zip(places, heights, strict=True) if height]
@@ -63,17 +68,22 @@ def label_figure(true: Tensor, guessed: Tensor, title: str, presence_only: bool)
     axes.set_ylabel("examples")
     axes.set_title(title, fontsize=10, color=INK)
     axes.legend(frameon=False, fontsize=8, loc="upper right", bbox_to_anchor=(1, 1.02), ncols=2)
-    axes.set_ylim(top=1.3 * max(1, int(true.max()), int(guessed.max())))
+    axes.set_ylim(top=1.3 * max(1, int(known.max()), int(guessed.max())))
     _clean(axes)
     return figure
 
 
-def picture_figure(true: Tensor, guessed: Tensor, captions: Sequence[str]) -> Figure:
-    """Draw true images, guesses and their absolute difference in rows, a caption under each column."""
-    columns = len(true)
-    figure = Figure(figsize=(0.4 + 1.05 * columns, 3.7), layout="constrained")
-    panels = figure.subplots(3, columns, squeeze=False)
-    rows = {"true": true, "guess": guessed, "difference": (true - guessed).abs()}
+def picture_figure(true: Tensor | None, guessed: Tensor, captions: Sequence[str]) -> Figure:
+    """Draw true images, guesses and their absolute difference in rows, a caption under each column.
+
+    Without true images, the guesses alone.
+    """
+    rows = {"guess": guessed}
+    if true is not None:
+        rows = {"true": true, "guess": guessed, "difference": (true - guessed).abs()}
+    columns = len(guessed)
+    figure = Figure(figsize=(0.4 + 1.05 * columns, 0.4 + 1.1 * len(rows)), layout="constrained")
+    panels = figure.subplots(len(rows), columns, squeeze=False)
     for row, (name, images) in zip(panels, rows.items(), strict=True):
         for axes, image in zip(row, images, strict=True):
             pixels = image.clamp(0, 1).permute(1, 2, 0).numpy()

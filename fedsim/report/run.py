@@ -66,6 +66,7 @@ def write_report(folder: RunFolder) -> Path:
         figures,
         title=summary.get("name", config["name"]),
         summary=summary,
+        blindly=bool(folder.guessed()) and not folder.has_truth(),
         threat=threat_model(config),
         lines=metric_lines(scored),
         rates=audit.rates(verdicts, cheats),
@@ -91,6 +92,8 @@ def place_name(round: int, client: int) -> str:
 
 def threat_model(config: dict[str, Any]) -> str:
     """Say in one sentence who attacks whom, with what knowledge, behind which defence."""
+    if "wiretap" in config:
+        return _tapped_model(config)
     rules, choices = config["federation"], config["choices"]
     clients = f"{rules['clients']} client{'' if rules['clients'] == 1 else 's'}"
     rounds = f"{rules['rounds']} round{'' if rules['rounds'] == 1 else 's'}"
@@ -134,6 +137,24 @@ def threat_model(config: dict[str, Any]) -> str:
     )
 
 
+def _tapped_model(config: dict[str, Any]) -> str:
+    """Say in some sentences what was tapped, and what the attack knew."""
+    tapped, choices = config["wiretap"], config["choices"]
+    told = {
+        "weights": "new weights, of which the update is kept",
+        "update": "updates",
+        "gradient": "gradients",
+    }
+    words = (
+        f"A Flower app under {tapped['strategy']} was tapped; its clients answer with "
+        f"{told[tapped['replies']]}. The model is {choices['model']}; buffers that were not sent are as its "
+        "class makes them."
+    )
+    if beside := tapped.get("told"):
+        words += " The attacker was told " + ", ".join(f"{k} = {v}" for k, v in beside.items()) + "."
+    return words if choices["attack"] == "none" else f"{words} It is attacked with {choices['attack']}."
+
+
 def _means_by_round(scored: list[ScoreRow]) -> dict[str, dict[int, float]]:
     by_metric: dict[str, dict[int, list[float]]] = {}
     for row in scored:
@@ -154,7 +175,11 @@ def _picture_figures(folder: RunFolder) -> tuple[dict[str, Figure], dict[str, st
         title = place_name(round, client)
         if len(guess.trace) > 1:
             traces[title] = guess.trace
-        if truth is not None and truth.images.shape[1:] == guess.images.shape[1:]:
+        name = f"pictures_{round}_{client}"
+        if truth is None:
+            shown = guess.images[:PICTURES].detach()
+            figures[name], titles[name] = picture_figure(None, shown, [""] * len(shown)), title + ", guesses"
+        elif truth.images.shape[1:] == guess.images.shape[1:]:
             matched, true = match_to_truth(guess.images, truth.images)[:PICTURES], truth.images[:PICTURES]
             captions = [f"{psnr:.1f} dB" for psnr in peak_signal_to_noise(matched, true).tolist()]
             if true.shape[1] in (1, 3):  # what LPIPS takes
@@ -164,7 +189,6 @@ def _picture_figures(folder: RunFolder) -> tuple[dict[str, Figure], dict[str, st
                 title += f", {PICTURES} of {len(truth.images)} images"
             if guess.confidence is not None:
                 title += f"; the attack's own residual: {guess.confidence:.2g}"
-            name = f"pictures_{round}_{client}"
             figures[name], titles[name] = picture_figure(true, matched, captions), title
     if traces:
         figures["trace"] = trace_figure(traces)
@@ -184,13 +208,13 @@ def _label_figures(folder: RunFolder) -> dict[str, Figure]:
     shown = set(_spread(attacked, SHOWN))
     for round, client in attacked:
         guess, truth = folder.guess(round, client), folder.truth(round, client)
-        if guess is None or truth is None:
+        if guess is None:
             continue
         found = guess.class_presence if guess.class_counts is None else guess.class_counts
         if found is None:
             continue
-        true = truth.labels.bincount(minlength=len(found))
-        if guess.class_counts is not None:
+        true = None if truth is None else truth.labels.bincount(minlength=len(found))
+        if guess.class_counts is not None and true is not None:
             true_counts.append(true)
             guessed_counts.append(guess.class_counts)
         if (round, client) in shown:

@@ -115,7 +115,8 @@ def _gradient_scale(observation: Observation, up_to_scale: bool) -> float:
     if observation.learning_rate is None or observation.local_steps is None:
         raise FedsimError(
             "an update is a gradient only up to the learning rate and the number of local steps, and the "
-            "clients do not disclose both. Remedy: add learning_rate and local_steps to federation.disclose."
+            "clients do not disclose both. Remedy: add learning_rate and local_steps to federation.disclose; "
+            "of a tapped app, say them: told.learning_rate=... told.local_steps=..."
         )
     if observation.learning_rate == 0:
         raise FedsimError("an update made with learning rate 0 holds no gradient")

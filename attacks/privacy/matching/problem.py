@@ -147,6 +147,7 @@ def local_steps(observation: Observation) -> tuple[int, float | None]:
     if observation.learning_rate is None or observation.local_steps is None:
         raise FedsimError(
             "an update is matched by playing the client's local steps, and the clients do not disclose them. "
-            "Remedy: add learning_rate and local_steps to federation.disclose."
+            "Remedy: add learning_rate and local_steps to federation.disclose; of a tapped app, say them: "
+            "told.learning_rate=... told.local_steps=..."
         )
     return observation.local_steps, observation.learning_rate

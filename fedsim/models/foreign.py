@@ -1,0 +1,135 @@
+"""Models that are not ours: any nn.Module by its import path, made to fit what was sent over Flower."""
+
+import dataclasses
+import importlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedsim.errors import FedsimError, in_words
+from fedsim.types import Observation, Task, Weights
+
+REMEDY = "Remedy: the class that the clients train; model.NAME=VALUE gives its arguments."
+
+
+def user_model(task: Task, *, name: str, arguments: Mapping[str, Any] | None = None) -> nn.Module:
+    """Your own model: `name` is module.Class, importable from here or from the current folder."""
+    make = _imported(name)
+    try:
+        model = make(**(arguments or {}))
+    except Exception as error:
+        raise FedsimError(
+            f"model={name}: cannot be made ({in_words(error)}). Remedy: model.NAME=VALUE for each argument."
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise FedsimError(f"model={name}: expected an nn.Module, got {type(model).__name__}. {REMEDY}")
+    model = normalising(model, task).eval()
+    try:
+        with torch.no_grad():
+            own = next(model.parameters())
+            shape = tuple(model(torch.zeros(1, *task.input_shape).to(own)).shape)
+    except Exception as error:
+        raise FedsimError(
+            f"model={name} does not take images of shape {task.input_shape} ({in_words(error)}). "
+            "Remedy: task.input_shape=[channels,height,width] of its data."
+        ) from error
+    if shape != (1, task.num_classes):
+        raise FedsimError(
+            f"model={name}: expected logits of shape {(1, task.num_classes)} for one image, got {shape}. "
+            "Remedy: task.num_classes=N, or a model that returns logits."
+        )
+    return model
+
+
+def import_path(model: nn.Module) -> str:
+    """Return where a model's class can be imported from."""
+    return f"{type(model).__module__}.{type(model).__qualname__}"
+
+
+def normalising(model: nn.Module, task: Task) -> nn.Module:
+    """Let a model take pixels in [0, 1]: they enter it normalised, as its own data did. Names stay."""
+    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (task.mean, task.std))
+
+    def normalise(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return ((inputs[0] - mean.to(inputs[0])) / std.to(inputs[0]), *inputs[1:])
+
+    model.register_forward_pre_hook(normalise)
+    return model.cpu().eval()
+
+
+def fitted(model: nn.Module, observation: Observation) -> Observation:
+    """Return an observation of the model's parameters alone; load the buffers that came with them.
+
+    Buffers that were not sent stay as the class makes them.
+    """
+    parameters = dict(model.named_parameters())
+    if observation.sent.keys() != parameters.keys():
+        observation = _named(model, observation)
+        buffers = dict(model.named_buffers())
+        with torch.no_grad():
+            for name in observation.sent.keys() & buffers.keys():
+                if observation.sent[name].shape == buffers[name].shape:
+                    buffers[name].copy_(observation.sent[name])
+    for name, parameter in parameters.items():
+        if parameter.shape != observation.sent[name].shape:
+            raise FedsimError(
+                f"the model does not fit the weights: parameter {name!r} has shape {tuple(parameter.shape)}, "
+                f"sent was {tuple(observation.sent[name].shape)}. {REMEDY}"
+            )
+    if observation.sent.keys() == parameters.keys():
+        return observation
+    return dataclasses.replace(
+        observation,
+        sent={name: observation.sent[name] for name in parameters},
+        received={name: observation.received[name] for name in parameters},
+    )
+
+
+def _named(model: nn.Module, observation: Observation) -> Observation:
+    """Name tensors that came as a plain list, and refuse those of another model."""
+    state, parameters = list(model.state_dict()), [name for name, _ in model.named_parameters()]
+    sent = observation.sent
+    if sent.keys() == {str(place) for place in range(len(sent))}:  # Flower's names for a list of arrays
+        names = state if len(state) == len(sent) else parameters
+        if len(names) == len(sent):
+            observation = dataclasses.replace(
+                observation, sent=_renamed(sent, names), received=_renamed(observation.received, names)
+            )
+    if missing := [name for name in parameters if name not in observation.sent]:
+        raise FedsimError(
+            f"the model does not fit the weights: its parameter {missing[0]!r} was not sent, "
+            f"got {', '.join(sorted(sent)[:6])}{' ...' if len(sent) > 6 else ''}. {REMEDY}"
+        )
+    if unknown := sorted(observation.sent.keys() - set(state)):
+        raise FedsimError(
+            f"the model does not fit the weights: tensor {unknown[0]!r} was sent, and it has none. {REMEDY}"
+        )
+    return observation
+
+
+def _renamed(weights: Weights, names: list[str]) -> Weights:
+    return {name: weights[str(place)] for place, name in enumerate(names)}
+
+
+def _imported(path: str) -> Any:
+    """Import module.Class, with the current folder in reach."""
+    module_name, _, name = path.rpartition(".")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    if not module_name:
+        raise FedsimError(f"model={path}: expected module.Class, got no module. {REMEDY}")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # whatever somebody else's module does when it is imported
+        raise FedsimError(
+            f"model={path}: {module_name!r} cannot be imported ({in_words(error)}). "
+            f"Remedy: module.Class as seen from {here}, or call from the app's folder."
+        ) from error
+    if not callable(found := getattr(module, name, None)):
+        raise FedsimError(f"model={path}: no class {name!r} in {module_name!r}. {REMEDY}")
+    return found

@@ -1,0 +1,627 @@
+"""A wiretap on Flower strategies: training is untouched, what is kept is what was sent, replays attack it."""
+
+import random
+import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdam,
+    FedAvg,
+    FedMedian,
+    FedProx,
+    QFedAvg,
+    Result,
+    Strategy,
+)
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as draw
+from torch import Tensor, nn
+from torch.nn import functional
+
+from attacks.privacy.labels.ilrg import ILRG
+from fedsim import tapped
+from fedsim.cli import main
+from fedsim.engines.inline import Inline, InlineGrid
+from fedsim.errors import FedsimError
+from fedsim.experiment import replay
+from fedsim.interfaces import Attack
+from fedsim.runfolder import RunFolder
+from fedsim.wiretap import Task, Wiretap
+
+ROOT = Path(__file__).parents[2]
+TASK = Task(input_shape=(1, 4, 4), num_classes=3, mean=(0.4,), std=(0.3,))
+CLIENTS, ROUNDS, RATE = 3, 2, 0.05
+
+
+class Small(nn.Module):
+    """With batch norm: its state holds running statistics and a whole number."""
+
+    def __init__(self, width: int = 12) -> None:
+        super().__init__()
+        self.first = nn.Linear(16, width)
+        self.norm = nn.BatchNorm1d(width)
+        nn.init.constant_(self.norm.weight, 0.3)  # features that are alike, as label restoration likes them
+        nn.init.constant_(self.norm.bias, 2.0)
+        self.last = nn.Linear(width, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.last(functional.relu(self.norm(self.first(images.flatten(1)))))
+
+
+class Masked(Small):
+    """With buffers that no arithmetic likes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.tensor([0.0, float("-inf")]))
+        self.register_buffer("flags", torch.tensor([True, False]))
+
+
+class Other(nn.Module):
+    """Another model for the same images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = nn.Linear(16, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.other(images.flatten(1))
+
+
+def no_model() -> str:
+    return "not a module"
+
+
+def batch(client: int, round: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(10 * round + client)
+    labels = torch.randint(3, (6 + client,), generator=generator)
+    return torch.rand(len(labels), 1, 4, 4, generator=generator), labels
+
+
+def counts(client: int, round: int) -> list[int]:
+    return batch(client, round)[1].bincount(minlength=3).tolist()
+
+
+def metrics(client: int) -> MetricRecord:
+    return MetricRecord({"num-examples": 6 + client, "train_loss": 1.5})
+
+
+def trained_state(state: dict[str, Tensor], client: int, round: int) -> dict[str, Tensor]:
+    """Take a step of SGD, as a client would."""
+    model = Small()
+    model.load_state_dict(state)
+    pixels, labels = batch(client, round)
+    functional.cross_entropy(model((pixels - 0.4) / 0.3), labels).backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= RATE * parameter.grad
+    return model.state_dict()
+
+
+def client_app(behave: Callable[[Message, int, int], Message | None] | None = None) -> ClientApp:
+    """Clients that take a step of SGD; `behave` may answer in their place."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        client, round = (
+            int(context.node_config["partition-id"]),
+            int(message.content["config"]["server-round"]),
+        )
+        if behave is not None and (answer := behave(message, client, round)) is not None:
+            return answer
+        trained = trained_state(message.content["arrays"].to_torch_state_dict(), client, round)
+        content = RecordDict({"arrays": ArrayRecord(trained), "m": metrics(client)})
+        return Message(content, reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        size = float(sum(np.nan_to_num(array.numpy()).sum() for array in message.content["arrays"].values()))
+        return Message(RecordDict({"m": MetricRecord({"size": size, "num-examples": 1})}), reply_to=message)
+
+    return app
+
+
+class ListGrid(InlineGrid):
+    """Answers with a list, as Flower's own grids do."""
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        return list(super().send_and_receive(messages, timeout=timeout))
+
+
+def federate(strategy: Strategy, clients: ClientApp, seed: int = 0, lists: bool = True) -> Result:
+    """Play a strategy in this process; all global random numbers begin at the seed."""
+    results = []
+    server = ServerApp()
+
+    @server.main()
+    def main(grid: InlineGrid, context: Context) -> None:
+        grid = (ListGrid if lists else InlineGrid)(clients, CLIENTS)
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002 (what Flower's noise draws from)
+        torch.manual_seed(seed)
+        config = ConfigRecord({"lr": RATE, "local-steps": 1})
+        arrays = ArrayRecord(Small().state_dict())
+        results.append(strategy.start(grid, arrays, num_rounds=ROUNDS, timeout=5, train_config=config))
+
+    Inline().play(server, clients, CLIENTS)
+    return results[0]
+
+
+def assert_same(left: Result, right: Result) -> None:
+    assert list(left.arrays) == list(right.arrays)
+    for name, array in left.arrays.items():
+        assert np.array_equal(array.numpy(), right.arrays[name].numpy(), equal_nan=True), name
+    assert left.train_metrics_clientapp == right.train_metrics_clientapp
+    assert left.evaluate_metrics_clientapp == right.evaluate_metrics_clientapp
+
+
+def private(make: type[Strategy], **named: float) -> Callable[[Strategy], Strategy]:
+    return lambda strategy: make(strategy, 0.1, num_sampled_clients=CLIENTS, **named)
+
+
+STRATEGIES = {
+    "FedAvg": lambda: FedAvg(fraction_train=0.7),
+    "FedAdam": lambda: FedAdam(),
+    "FedProx": lambda: FedProx(proximal_mu=0.1),
+    "FedMedian": lambda: FedMedian(),
+    "QFedAvg": lambda: QFedAvg(client_learning_rate=RATE),  # takes records apart
+}
+PRIVATE = {
+    "server": private(DifferentialPrivacyServerSideFixedClipping, clipping_norm=0.01),
+    "client": private(DifferentialPrivacyClientSideFixedClipping, clipping_norm=0.01),
+    "adaptive": private(DifferentialPrivacyServerSideAdaptiveClipping, initial_clipping_norm=0.01),
+}
+
+
+class Greedy(Attack):
+    """Uses up everybody's random numbers, and fails on every second client."""
+
+    def run(self, model, task, observations):
+        random.random(), np.random.rand(), torch.rand(3)  # noqa: NPY002
+        if observations[-1].client % 2:
+            raise ZeroDivisionError("oops")
+        return ILRG().run(model, task, observations)
+
+
+class Crafting(Attack):
+    """Would send weights of its own."""
+
+    def craft(self, model, task, round, weights):
+        return {name: tensor * 0 for name, tensor in weights.items()}
+
+
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+@given(
+    seed=draw.integers(0, 1000),
+    every=draw.integers(1, 2),
+    lists=draw.booleans(),
+    bad=draw.sampled_from([None, "nan", "fails", "junk"]),
+)
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+def test_training_is_the_same_with_and_without_a_wiretap(
+    tmp_path_factory, name, seed, every, lists, bad
+) -> None:
+    clients = client_app(bad and misbehaving(bad))
+    make, folder = STRATEGIES[name], tmp_path_factory.mktemp("tap")
+    plain, tap = make(), Wiretap(make(), folder, attack=Greedy(), model=Small(), task=TASK, every=every)
+    outcomes = []
+    for strategy in (plain, tap):
+        try:
+            outcomes.append(federate(strategy, clients, seed, lists))
+        except Exception as error:  # a strategy's own complaint about its clients must be the same, too
+            outcomes.append(repr(error))
+    if isinstance(outcomes[0], str):
+        assert outcomes[0] == outcomes[1]
+    else:
+        assert_same(*outcomes)
+        assert {o.round for o in RunFolder(folder).observations()} == set(range(1, ROUNDS + 1, every))
+
+
+def misbehaving(way: str) -> Callable[[Message, int, int], Message | None]:
+    """Client 1 misbehaves in the second round."""
+
+    def behave(message: Message, client: int, round: int) -> Message | None:
+        if (client, round) != (1, 2):
+            return None
+        if way == "fails":
+            raise ValueError("disk on fire")
+        state = message.content["arrays"].to_torch_state_dict()
+        state["last.bias"] = state["last.bias"] * float("nan") if way == "nan" else torch.zeros(2)
+        return Message(RecordDict({"arrays": ArrayRecord(state), "m": metrics(client)}), reply_to=message)
+
+    return behave
+
+
+@pytest.mark.parametrize("kind", sorted(PRIVATE))
+def test_flowers_privacy_wrappers_go_around_a_wiretap_and_inside_one(tmp_path, kind: str) -> None:
+    wrap, clients = PRIVATE[kind], client_app()
+    plain = federate(wrap(FedAvg()), clients)
+    outer, inner = Wiretap(wrap(FedAvg()), tmp_path / "outer"), Wiretap(FedAvg(), tmp_path / "inner")
+    assert_same(plain, federate(outer, clients))
+    assert_same(plain, federate(wrap(inner), clients))
+    seen = [list(RunFolder(tmp_path / name).observations()) for name in ("outer", "inner")]
+    assert [len(observations) for observations in seen] == [CLIENTS * ROUNDS] * 2
+    sizes = [float(observations[0].received["last.weight"].norm()) for observations in seen]
+    clips_here = kind != "client"  # what lies inside server-side clipping hears clipped replies
+    assert (sizes[1] < 0.9 * sizes[0]) == clips_here
+    assert outer.clipping_norm == outer._wrapped.clipping_norm
+    assert repr(outer).startswith("Wiretap(Differential Privacy")
+    named = Wiretap(wrap(FedAvg(weighted_by_key="weight")), tmp_path / "named")
+    assert named._listener.examples_key == "weight"
+
+
+def test_accounted_privacy_takes_a_tapped_fedavg_for_one(tmp_path) -> None:
+    from flwr.supercore.privacy_accounting import SamplingMethod
+
+    tap = Wiretap(FedAvg(), tmp_path / "average")
+    assert isinstance(tap, FedAvg)
+    assert isinstance(tap, Wiretap)
+    accountant = SimpleNamespace(config=SimpleNamespace(sampling_method=SamplingMethod.NO_AMPLIFICATION))
+    make = partial(DifferentialPrivacyServerSideFixedClipping, accountant=accountant)
+    assert make(tap, 1.0, 1.0, CLIENTS).strategy is tap
+    with pytest.raises(ValueError, match=r"FedAvg\.aggregate_train"):  # and no other for one
+        make(Wiretap(FedAdam(), tmp_path / "adam"), 1.0, 1.0, CLIENTS)
+
+
+def test_observations_are_what_was_sent_and_received(tmp_path) -> None:
+    exchanged: dict[tuple[int, int], tuple[Message, Message]] = {}
+
+    class Recording(FedAdam):
+        def configure_train(self, server_round, arrays, config, grid):
+            for message in (messages := list(super().configure_train(server_round, arrays, config, grid))):
+                exchanged[server_round, message.metadata.dst_node_id] = [
+                    {name: array.numpy().copy() for name, array in message.content["arrays"].items()}
+                ]
+            return iter(messages)  # a stream
+
+        def aggregate_train(self, server_round, replies):
+            for reply in (replies := list(replies)):
+                exchanged[server_round, reply.metadata.src_node_id].append(
+                    {name: array.numpy().copy() for name, array in reply.content["arrays"].items()}
+                )
+            return super().aggregate_train(server_round, replies)
+
+    federate(Wiretap(Recording(), tmp_path / "tap", task=TASK), client_app())
+    folder = RunFolder(tmp_path / "tap")
+    seen = list(folder.observations())
+    assert [(o.round, o.client) for o in seen] == sorted(exchanged)
+    assert len(seen) == CLIENTS * ROUNDS
+    for o in seen:
+        sent, came = exchanged[o.round, o.client]
+        assert set(o.sent) == set(Small().state_dict())
+        for name in ("first.weight", "last.bias", "norm.running_mean"):
+            assert np.array_equal(o.sent[name].numpy(), sent[name].astype(np.float32))
+            assert np.array_equal(o.received[name].numpy(), came[name] - sent[name].astype(np.float32))
+        assert float(o.received["norm.num_batches_tracked"]) == 1
+        told = (o.kind, o.learning_rate, o.local_steps, o.num_examples, o.batch_norm)
+        assert told == ("update", RATE, 1, 6 + o.client - 1000, "train")
+        assert o.bytes > 1000
+        assert o.loss > 0
+    assert not folder.faults()
+    assert exchanged[2, 1000][0]["first.weight"].dtype == np.float64  # FedAdam's; the clients hold float32
+
+
+@pytest.mark.parametrize(
+    ("way", "reason"),
+    [
+        ("nan", "tensor 'last.bias' holds NaN"),
+        ("fails", "the client failed: ValueError: disk on fire"),
+        ("junk", "tensor 'last.bias': expected shape (3,), got (2,)"),
+    ],
+)
+def test_a_bad_reply_is_a_fault_and_passes_on(tmp_path, way: str, reason: str) -> None:
+    class Counts(FedAvg):
+        passed = 0
+
+        def aggregate_train(self, server_round, replies):
+            replies = list(replies)
+            self.passed += len(replies)
+            good = [r for r in replies if r.metadata.src_node_id != 1001]
+            return super().aggregate_train(server_round, good)
+
+    tap = Wiretap(Counts(), tmp_path / "tap")
+    federate(tap, client_app(misbehaving(way)))
+    assert tap.passed == CLIENTS * ROUNDS
+    (fault,) = RunFolder(tmp_path / "tap").faults()
+    assert (fault.round, fault.client) == (2, 1001)
+    assert reason in fault.reason
+    assert len(RunFolder(tmp_path / "tap").observed()) == CLIENTS * ROUNDS - 1
+
+
+def test_a_silent_client_and_a_full_disk_are_noted_and_stop_nothing(tmp_path, monkeypatch, caplog) -> None:
+    answer = InlineGrid._answer
+
+    def silent(self, message):
+        return None if message.metadata.dst_node_id == 1002 else answer(self, message)
+
+    monkeypatch.setattr(InlineGrid, "_answer", silent)
+    federate(Wiretap(FedAvg(), tmp_path / "tap"), client_app())
+    assert {fault.reason for fault in RunFolder(tmp_path / "tap").faults()} == {
+        "no reply within the strategy's timeout"
+    }
+
+    def full(*arguments, **named):
+        raise OSError("no space left on device")
+
+    for name in ("keep_observation", "keep_fault", "write_summary"):
+        monkeypatch.setattr(RunFolder, name, full)
+    plain = federate(FedAvg(), client_app())
+    assert_same(plain, federate(Wiretap(FedAvg(), tmp_path / "full"), client_app()))
+    assert "no space left on device" in caplog.text
+
+
+def test_a_strategy_with_a_start_of_its_own_and_attributes_stays_itself(tmp_path) -> None:
+    class Own(FedAvg):
+        def start(self, *arguments, **named):
+            self.started = self.fraction_train
+            return super().start(*arguments, **named)
+
+    own = Own()
+    tap = Wiretap(Wiretap(own, tmp_path / "inner"), tmp_path / "outer", every=2)
+    tap.fraction_train = 0.9
+    assert (own.fraction_train, tap.min_train_nodes) == (0.9, 2)
+    assert_same(federate(FedAvg(fraction_train=0.9), client_app()), federate(tap, client_app()))
+    assert own.started == 0.9
+    assert "configure_train" not in vars(own)
+    assert {o.round for o in RunFolder(tmp_path / "inner").observations()} == {1, 2}
+    assert {o.round for o in RunFolder(tmp_path / "outer").observations()} == {1}
+
+
+def test_clients_that_are_sent_something_else_each_as_lists_without_names(tmp_path) -> None:
+    names = list(Small().state_dict())
+
+    class Personal(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            for message in super().configure_train(server_round, arrays, config, grid):
+                node = message.metadata.dst_node_id
+                own = ArrayRecord([np.asarray(a.numpy() + 0.001 * (node - 1000)) for a in arrays.values()])
+                yield Message(RecordDict({"arrays": own, "config": config}), node, "train")
+
+    def unnamed(message: Message, client: int, round: int) -> Message:
+        values = message.content["arrays"].to_numpy_ndarrays()
+        state = {name: torch.tensor(value) for name, value in zip(names, values, strict=True)}
+        trained = trained_state(state, client, round)
+        content = {"arrays": ArrayRecord([np.asarray(trained[name]) for name in names]), "m": metrics(client)}
+        return Message(RecordDict(content), reply_to=message)
+
+    federate(
+        Wiretap(Personal(), tmp_path / "tap", attack=ILRG(), model=Small(), task=TASK), client_app(unnamed)
+    )
+    folder = RunFolder(tmp_path / "tap")
+    assert not folder.faults()
+    first = [o for o in folder.observations() if o.round == 1]
+    starts = [float(o.sent["0"].flatten()[0]) for o in first]
+    assert starts[1] - starts[0] == pytest.approx(0.001, rel=1e-3)
+    assert [folder.guess(1, 1000 + c).class_counts.tolist() for c in range(CLIENTS)] == [
+        counts(c, 1) for c in range(CLIENTS)
+    ]
+
+
+def test_masks_flags_and_unknown_records_break_nothing(tmp_path) -> None:
+    class Server(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            for message in super().configure_train(
+                server_round, ArrayRecord(Masked().state_dict()), config, grid
+            ):
+                message.content["extra"] = ArrayRecord({"x": Array(np.zeros(3))})
+                yield message
+
+    def masked(message: Message, client: int, round: int) -> Message:
+        content = {"arrays": message.content["arrays"], "m": MetricRecord({"num-examples": 2.5})}
+        return Message(RecordDict(content), reply_to=message)
+
+    federate(Wiretap(Server(), tmp_path / "tap"), client_app(masked))
+    seen = list(RunFolder(tmp_path / "tap").observations())
+    assert len(seen) == CLIENTS * ROUNDS
+    assert all(float(tensor.float().abs().sum()) == 0 for o in seen for tensor in o.received.values())
+    assert seen[0].sent["mask"].tolist() == [0.0, float("-inf")]
+    assert seen[0].sent["flags"].tolist() == [True, False]
+    assert seen[0].num_examples is None  # two and a half examples make no sense
+
+
+def tap_with_truth(folder: Path, **named) -> Path:
+    """Play FedAvg under a wiretap, and keep the clients' batches."""
+    tap = Wiretap(FedAvg(), folder, **named)
+    federate(tap, client_app())
+    for round in range(1, ROUNDS + 1):
+        for client in range(CLIENTS):
+            pixels, labels = batch(client, round)
+            tap.keep_truth(round=round, client=1000 + client, images=pixels, labels=labels)
+    return folder
+
+
+def replayed(folder: Path, into: Path, *overrides: str) -> RunFolder:
+    source, config, _ = tapped.compose_tapped(RunFolder(folder), overrides)
+    return replay(tapped.experiment(config, source), source, into)
+
+
+@pytest.fixture
+def importable(monkeypatch) -> str:
+    """Make this module importable by a name, as a user's own would be."""
+    monkeypatch.setitem(sys.modules, "user_app", sys.modules[__name__])
+    return "user_app.Small"
+
+
+def test_a_live_attack_saves_its_guesses_and_failures_are_faults(tmp_path) -> None:
+    folder = RunFolder(tap_with_truth(tmp_path / "tap", attack=Greedy(), model=Small(), task=TASK))
+    assert folder.guessed() == [(1, 1000), (1, 1002), (2, 1000), (2, 1002)]
+    assert {fault.client for fault in folder.faults()} == {1001}
+    assert folder.faults()[0].reason == "the attack failed: ZeroDivisionError: oops"
+    assert folder.guess(1, 1000).class_counts.tolist() == counts(0, 1)
+    assert folder.summary()["observations"] == CLIENTS * ROUNDS
+
+
+def test_a_replay_with_the_users_model_scores_where_truth_is_known(tmp_path, importable) -> None:
+    source = tap_with_truth(tmp_path / "tap", task=TASK, model=Small())
+    folder = replayed(
+        source,
+        tmp_path / "scored",
+        f"model={importable}",
+        "model.width=12",
+        "attack=ilrg",
+        "metric=[leacc,lnacc,embedding_cosine]",
+    )
+    metrics, blind = folder.summary()["metrics"], folder.summary()["blind"]
+    assert metrics["leacc"] > blind["leacc"]
+    assert metrics["lnacc"] > blind["lnacc"]
+    assert "The model is user_app.Small" in (folder.path / "report.html").read_text()
+
+
+SHORT = ("attack.optimiser.iterations=40",)
+
+
+def test_the_command_replays_without_truth_shows_guesses_and_says_so(tmp_path, monkeypatch, capsys) -> None:
+    federate(Wiretap(FedAvg(), tmp_path / "tap"), client_app())
+    (tmp_path / "users_own.py").write_text(USERS_OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
+    told = ("told.learning_rate=0.05", "told.num_examples=6")  # of client 0: others have more
+    form = (*FORM, "task.mean=0.4", "task.std=[0.3]", "hydra.run.dir=out")
+    command = ["fedsim", "replay", "tap", "model=users_own.Net", "attack=ilrg", *form, *told]
+    monkeypatch.setattr(sys, "argv", command)
+    main()
+    said, folder = capsys.readouterr().out, RunFolder(tmp_path / "out")
+    assert "nothing is scored, the report shows the guesses\nround 1, client 1000: " in said
+    assert set(folder.summary()["metrics"]) == {"bytes"}
+    assert folder.guess(1, 1000).class_counts.tolist() == counts(0, 1)
+    page = (folder.path / "report.html").read_text()
+    assert "No truth is known of these observations" in page
+    assert "told learning_rate = 0.05, num_examples = 6" in page
+    assert page.count("data:image/png") >= CLIENTS
+    monkeypatch.setattr(sys, "argv", ["fedsim", "report", "tap"])
+    main()
+    assert "A Flower app under FedAvg was tapped" in (tmp_path / "tap" / "report.html").read_text()
+
+
+USERS_OWN = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(16, 12), nn.BatchNorm1d(12), nn.Linear(12, 3)
+
+    def forward(self, images):
+        return self.last(self.norm(self.first(images.flatten(1))).relu())
+"""
+FORM = ("task.input_shape=[1,4,4]", "task.num_classes=3")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ([], r"model: the Wiretap was told none\. Remedy: model="),
+        (
+            ["model=user_app.Small"],
+            r"task\.input_shape: the Wiretap was not told\. Remedy: task\.input_shape=",
+        ),
+        (["model=user_app.Small", "task.input_shape=[1,4,4]"], r"task\.num_classes: .*Remedy"),
+        (["model=user_app.Small", "task.input_shape=4", "task.num_classes=3"], r"expected \[channels,height"),
+        (["model=nowhere.Net", *FORM], "'nowhere' cannot be imported.*Remedy"),
+        (["model=Net", *FORM], "expected module.Class, got no module"),
+        (["model=user_app.Nothing", *FORM], "no class 'Nothing' in 'user_app'.*Remedy"),
+        (["model=user_app.no_model", *FORM], "expected an nn.Module, got str"),
+        (["model=user_app.Small", "model.height=3", *FORM], "cannot be made .*height.*Remedy: model.NAME"),
+        (
+            ["model=user_app.Small", "model.width=7", *FORM],
+            r"'first.weight' has shape \(7, 16\), sent was \(12",
+        ),
+        (
+            ["model=user_app.Other", *FORM],
+            "its parameter 'other.weight' was not sent, got first.bias.*Remedy",
+        ),
+        (
+            ["model=user_app.Small", *FORM, "task.input_shape=[1,5,5]"],
+            "does not take images of shape.*Remedy",
+        ),
+        (["model=user_app.Small", *FORM, "task.num_classes=4"], r"logits of shape \(1, 4\).*got \(1, 3\)"),
+        (["model=user_app.Small", *FORM, "told.learning_rate=-1"], "told.learning_rate: expected a positive"),
+        (["model=user_app.Small", *FORM, "told.local_steps=0"], "told.local_steps: expected a whole number"),
+        (["federation.rounds=3"], "the replay of a tapped folder takes attack"),
+    ],
+)
+def test_mistakes_in_a_replay_are_named_before_anything_is_written(
+    tmp_path, importable, overrides, words, tapped_once
+) -> None:
+    with pytest.raises(FedsimError, match=words):
+        replayed(tapped_once, tmp_path / "out", *overrides)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def tapped_once(tmp_path_factory) -> Path:
+    """A tapped folder that nobody described."""
+    folder = tmp_path_factory.mktemp("once") / "tap"
+    federate(Wiretap(FedAvg(), folder), client_app())
+    return folder
+
+
+def test_mistakes_in_a_wiretap_are_named_before_training(tmp_path) -> None:
+    for named, words in (
+        ({"attack": ILRG()}, "expected a model and a task with it.*Remedy"),
+        ({"attack": ILRG(), "model": Small()}, "expected a model and a task with it.*Remedy"),
+        (
+            {"attack": Crafting(), "model": Small(), "task": TASK},
+            "chooses the weights that are sent.*Remedy",
+        ),
+        ({"every": 0}, "every: expected a whole number of at least 1, got 0"),
+        ({"replies": "letters"}, "replies: expected weights, update or gradient"),
+        ({"batch_norm": "off"}, "batch_norm: expected eval or train"),
+    ):
+        with pytest.raises(FedsimError, match=words):
+            Wiretap(FedAvg(), tmp_path / "tap", **named)
+        assert not (tmp_path / "tap").exists()
+    with pytest.raises(FedsimError, match=r"expected a strategy of flwr\.serverapp\.strategy, got str"):
+        Wiretap("FedAvg", tmp_path / "tap")
+    Wiretap(FedAvg(), tmp_path / "tap")
+    with pytest.raises(FedsimError, match=r"already holds a run.*Remedy"):
+        Wiretap(FedAvg(), tmp_path / "tap")
+
+
+def test_the_example_app_leaks_its_labels_and_images(tmp_path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "flower_quickstart"))
+    monkeypatch.chdir(tmp_path)
+    import in_process
+
+    in_process.main()
+    assert len(RunFolder(tmp_path / "tapped").observed()) == 12
+    for path in (tmp_path / "tapped" / "observations").glob("round_[23].client*"):
+        path.unlink()  # four batches are enough
+    labels = replayed(tmp_path / "tapped", tmp_path / "labels", "attack=ilrg", "metric=[lnacc]")
+    assert labels.summary()["metrics"]["lnacc"] == 1.0 > labels.summary()["blind"]["lnacc"]
+    images = replayed(tmp_path / "tapped", tmp_path / "images", "attack=ig", "metric=[psnr]", *SHORT)
+    assert images.summary()["metrics"]["psnr"] > images.summary()["blind"]["psnr"] + 2
+    changed = (ROOT / "examples/flower_quickstart/quickstart/server_app.py").read_text().count("# wiretap:")
+    assert changed <= 3
+
+
+def test_a_reply_may_be_a_gradient(tmp_path) -> None:
+    class Server(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            parameters = ArrayRecord({name: p.detach() for name, p in Small().named_parameters()})
+            return super().configure_train(server_round, parameters, config, grid)
+
+    def gradient(message: Message, client: int, round: int) -> Message:
+        sent = message.content["arrays"].to_torch_state_dict()
+        trained = trained_state(Small().state_dict() | sent, client, round)
+        slopes = {name: (sent[name] - trained[name]) / RATE for name in sent}
+        return Message(RecordDict({"arrays": ArrayRecord(slopes), "m": metrics(client)}), reply_to=message)
+
+    tap = Wiretap(Server(), tmp_path / "tap", replies="gradient", attack=ILRG(), model=Small(), task=TASK)
+    federate(tap, client_app(gradient))
+    folder = RunFolder(tmp_path / "tap")
+    assert {o.kind for o in folder.observations()} == {"gradient"}
+    assert folder.guess(1, 1001).class_counts.tolist() == counts(1, 1)
