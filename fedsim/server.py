@@ -166,7 +166,9 @@ class ObservingStrategy(Strategy):
         early: dict[int, Message] = {}
         waiting = list(reversed(self._asked))
         for reply in replies:
-            early[self.nodes[reply.metadata.src_node_id]] = reply
+            if (sender := self.nodes.get(reply.metadata.src_node_id)) is None:
+                continue  # Flower's own word that a reply was lost
+            early[sender] = reply
             while waiting and waiting[-1] in early:
                 client = waiting.pop()
                 yield client, early.pop(client)

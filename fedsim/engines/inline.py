@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import SUPERLINK_NODE_ID
-from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedsim import environment, progress
 from fedsim.client import CLIENT_FAILED
+from fedsim.engines.engine import Apps
 from fedsim.errors import in_words
 
 log = logging.getLogger(__name__)
@@ -22,14 +23,14 @@ FIRST_NODE = 1000  # client 0; node 1 is the server in Flower
 class Inline:
     """All clients one after another in this process."""
 
-    def play(self, server_app: ServerApp, client_app: ClientApp, clients: int) -> None:
+    def play(self, apps: Apps) -> None:
         """Run the server app against the client app until it ends."""
         environment.silence_flower()
         # Message() takes the sender from here; Flower's own engines set it when a task starts.
         TaskIdentity.task_id, TaskIdentity.run_id = 1, RUN_ID
         TaskIdentity.node_id = SUPERLINK_NODE_ID
         context = _context(node_id=0, node_config={})
-        server_app(grid=InlineGrid(client_app, clients), context=context)
+        apps.server(grid=InlineGrid(apps.client, apps.clients), context=context)
 
 
 class InlineGrid(Grid):
