@@ -9,6 +9,7 @@ import functools
 import logging
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -40,6 +41,6 @@ for _name in ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_EN
 for _name in ("FLWR_DISABLE_UPDATE_CHECK", "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"):
     os.environ.setdefault(_name, "1")
 os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves the clients on a busy machine
-for _name, _folder in (("FLWR_HOME", "flwr"), ("MPLCONFIGDIR", "matplotlib")):
-    if _name not in os.environ:
+for _name, _folder, _reader in (("FLWR_HOME", "flwr", "flwr"), ("MPLCONFIGDIR", "matplotlib", "matplotlib")):
+    if _name not in os.environ and _reader not in sys.modules:  # in Flower's own processes its home must stay
         os.environ[_name] = str(private_folder() / _folder)

@@ -56,7 +56,8 @@ def serve(grid: Grid, context: Context) -> None:
     engine, path = OnGrid(grid, context), run_folder(context)
     if not context.run_config.get("folder"):
         config = build.compose(shlex.split(str(context.run_config.get("overrides", ""))))
-        run(dataclasses.replace(build.experiment(config), engine=engine), path)
+        folder = run(dataclasses.replace(build.experiment(config), engine=engine), path)
+        print(f"{json.dumps(folder.summary()['metrics'])}\n{path}", flush=True)  # to `flwr run --stream`
         return
     write_text(path / STATUS_FILE, json.dumps({"status": "started"}))
     folder, done, problem = RunFolder(path), int(context.run_config.get("done", 0)), ""
