@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor, nn
@@ -13,17 +13,15 @@ from torch.nn import functional
 from fedsim.client_states import ClientStates
 from fedsim.data.batches import batch_indices
 from fedsim.data.images import Images
-from fedsim.errors import FedsimError, in_words
+from fedsim.errors import FedsimError
 from fedsim.federation import Federation
 from fedsim.interfaces import Audit, Behaviour, Defense, LocalStep
-from fedsim.nodes import answer_who, client_number
+from fedsim.nodes import answer_who, client_number, failure
 from fedsim.randomness import generator
 from fedsim.records import DecodeOnce, arrays_of, decode, encode
 from fedsim.training import Batch, LocalWork, apply_step, batch_gradient, load_weights
 from fedsim.types import Task, Truth, Weights, form_problem
 from fedsim.wire import FLOAT, dense_bytes, wire_bytes
-
-CLIENT_FAILED = 2  # Flower's code for an exception in the client's own code
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -264,8 +262,7 @@ def _report_errors(message: Message, context: Context, call_next: ClientAppCalla
     try:
         return call_next(message, context)
     except Exception as error:
-        reason = f"the client failed: {in_words(error)}"
-        return Message(Error(code=CLIENT_FAILED, reason=reason), reply_to=message)
+        return failure(message, error)
 
 
 def _round(message: Message) -> int:

@@ -1,12 +1,13 @@
-"""Which client a Flower node is: the first question of a run. Light: on deploy it costs a process."""
+"""Which client a Flower node is, and how it says that it failed. Light: some engines ask a new process."""
 
 import time
 
-from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedsim.errors import FedsimError
+from fedsim.errors import FedsimError, in_words
 
+CLIENT_FAILED = 2  # Flower's code for an exception in the client's own code
 PATIENCE = 180.0  # seconds for all nodes to appear and say who they are
 
 
@@ -40,3 +41,10 @@ def answer_who(message: Message, context: Context) -> Message:
 def client_number(context: Context) -> int:
     """Return the number of the client that a node is."""
     return int(context.node_config["partition-id"])
+
+
+def failure(message: Message, error: Exception) -> Message:
+    """Answer an exception with an error reply of the same words on every engine."""
+    return Message(
+        Error(code=CLIENT_FAILED, reason=f"the client failed: {in_words(error)}"), reply_to=message
+    )

@@ -5,6 +5,7 @@ import ipaddress
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -52,14 +53,15 @@ class Deploy:
                 f"engine.address={address}: expected a certificate, as messages would travel unprotected. "
                 "Remedy: engine.root_certificates=FILE, or engine.insecure=true on a network you trust."
             )
-        if root_certificates and not Path(root_certificates).expanduser().is_file():
-            raise FedsimError(f"engine.root_certificates: no such file: {root_certificates}")
         self.address = address
         self.certificates = Path(root_certificates).expanduser().resolve() if root_certificates else None
         self.patience = patience
 
     def play(self, apps: Apps) -> None:
         """Run the apps until the server app ends, then stop all that was started."""
+        # Not asked when it is made: the server app makes one too, and may have no such file.
+        if self.certificates and not self.certificates.is_file():
+            raise FedsimError(f"engine.root_certificates: no such file: {self.certificates}")
         environment.silence_flower()
         (apps.folder / STATUS_FILE).unlink(missing_ok=True)
         processes = Processes(apps.folder / STATUS_FILE.parent)
@@ -76,6 +78,7 @@ class Deploy:
                 raise
         finally:
             processes.stop()
+            shutil.rmtree(private, ignore_errors=True)
 
     def _federation(self, processes: Processes, private: Path, clients: int) -> str:
         """Start a SuperLink and the SuperNodes on loopback, and return the SuperLink's address."""

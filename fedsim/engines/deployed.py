@@ -20,7 +20,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedsim.engines.engine import Apps
 from fedsim.errors import FedsimError, in_words
-from fedsim.nodes import answer_who, asks_who
+from fedsim.nodes import answer_who, asks_who, failure
 
 log = logging.getLogger(__name__)
 POLL = 0.5  # seconds between looks for replies; Flower's own grid takes three
@@ -83,7 +83,11 @@ class RebuiltClientApp(ClientApp):
         """Answer a message."""
         if asks_who(message):  # without a second's import of torch
             return answer_who(message, context)
-        return _client_app(run_folder(context))(message, context)
+        try:
+            return _client_app(run_folder(context))(message, context)
+        except Exception as error:
+            log.exception("client app failed")
+            return failure(message, error)
 
 
 client_app = RebuiltClientApp()

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Iterator
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import Grid
@@ -11,9 +11,8 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedsim import environment, progress
-from fedsim.client import CLIENT_FAILED
 from fedsim.engines.engine import Apps
-from fedsim.errors import in_words
+from fedsim.nodes import failure
 
 log = logging.getLogger(__name__)
 RUN_ID = 1
@@ -99,8 +98,7 @@ class InlineGrid(Grid):
             reply = self._app(own, self._contexts[message.metadata.dst_node_id])
         except Exception as error:
             log.exception("client app failed")
-            reason = f"the client failed: {in_words(error)}"
-            return Message(Error(code=CLIENT_FAILED, reason=reason), reply_to=message)
+            return failure(message, error)
         return reply if isinstance(reply, Message) else None
 
 

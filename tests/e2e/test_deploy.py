@@ -137,7 +137,7 @@ def test_messages_travel_unprotected_only_where_that_is_said(tmp_path: Path) -> 
     with pytest.raises(FedsimError, match=r"expected a certificate.*Remedy: engine\.root_certificates"):
         Deploy(address="lab:9093")
     with pytest.raises(FedsimError, match="no such file"):
-        Deploy(address="lab:9093", root_certificates=str(tmp_path / "none.pem"))
+        Deploy(address="lab:9093", root_certificates=str(tmp_path / "none.pem")).play(None)  # type: ignore[arg-type]
     with pytest.raises(FedsimError, match="expected HOST:PORT"):
         Deploy(address="lab")
     with pytest.raises(FedsimError, match=r"about engine\.address, got none"):
