@@ -125,7 +125,7 @@ def _make_paths_absolute(node: DictConfig) -> None:
     for key, value in node.items():
         if isinstance(value, DictConfig):
             _make_paths_absolute(value)
-        elif key in ("root", "path", "checkpoint", "keys") and isinstance(value, str):
+        elif key in ("root", "path", "checkpoint", "keys", "root_certificates") and isinstance(value, str):
             node[key] = str(Path(value).expanduser().resolve())
 
 

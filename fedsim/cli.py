@@ -219,13 +219,17 @@ def _replay(arguments: Sequence[str]) -> None:
 
 
 def _resume(arguments: Sequence[str]) -> None:
-    from fedsim import build
+    from fedsim import build, tapped
     from fedsim.resume import resume
     from fedsim.runfolder import RunFolder
 
     if len(arguments) != 1 or "=" in arguments[0]:
         raise FedsimError("expected a run folder alone: fedsim resume RUN. Its settings are as they were.")
     folder = RunFolder(Path(arguments[0]))
+    if tapped.is_tapped(folder):
+        raise FedsimError(
+            f"{folder.path}: another Flower app's run, kept by a Wiretap. Remedy: fedsim replay."
+        )
     config = build.parse_text(folder.config_text())
     if folder.summary().get("status") != "complete":
         resume(build.experiment(config), folder)
@@ -368,41 +372,11 @@ def _central(arguments: Sequence[str]) -> Any:
 
 def _announce(folder: "RunFolder", last_line: bool) -> None:
     """Print the small table that ends a run, and where everything is."""
-    from rich.console import Console
-    from rich.table import Table
+    from fedsim.report.terminal import print_summary
 
-    from fedsim.runfolder import as_figure
-
-    summary = folder.summary()
-    print(f"{summary['name']}: {summary['observations']} observations, {summary['faults']} faults")
-    table = Table()
-    table.add_column("metric")
-    table.add_column("mean", justify="right")
-    table.add_column("blind guess", justify="right")
-    for name, value in summary["metrics"].items():
-        blind = summary["blind"].get(name)
-        shown = "not finite" if value is None else as_figure(value)
-        table.add_row(name, shown, "" if blind is None else as_figure(blind))
-    Console().print(table)
-    if folder.guessed() and not folder.has_truth():
-        print("no truth is known of these observations: nothing is scored, the report shows the guesses")
-        for line in _guessed_counts(folder):
-            print(line)
-    print(f"report: {(folder.path / 'report.html').resolve()}")
+    print_summary(folder)
     if last_line:
         print(folder.path.resolve())
-
-
-def _guessed_counts(folder: "RunFolder", most: int = 6) -> list[str]:
-    """Say of some observations which labels were restored, the most frequent first."""
-    lines = []
-    for round, client in folder.guessed()[:most]:
-        guess = folder.guess(round, client)
-        if guess is not None and guess.class_counts is not None:
-            counts = sorted(enumerate(guess.class_counts.tolist()), key=lambda pair: -pair[1])
-            found = ", ".join(f"{n} of class {label}" for label, n in counts[:10] if n)
-            lines.append(f"round {round}, client {client}: {found}")
-    return lines
 
 
 if __name__ == "__main__":

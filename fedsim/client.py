@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor, nn
@@ -13,16 +13,15 @@ from torch.nn import functional
 from fedsim.client_states import ClientStates
 from fedsim.data.batches import batch_indices
 from fedsim.data.images import Images
-from fedsim.errors import FedsimError, in_words
+from fedsim.errors import FedsimError
 from fedsim.federation import Federation
 from fedsim.interfaces import Audit, Behaviour, Defense, LocalStep
+from fedsim.nodes import answer_who, client_number, failure
 from fedsim.randomness import generator
 from fedsim.records import DecodeOnce, arrays_of, decode, encode
 from fedsim.training import Batch, LocalWork, apply_step, batch_gradient, load_weights
 from fedsim.types import Task, Truth, Weights, form_problem
 from fedsim.wire import FLOAT, dense_bytes, wire_bytes
-
-CLIENT_FAILED = 2  # Flower's code for an exception in the client's own code
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -62,13 +61,13 @@ def client_app(
     def answer(message: Message, context: Context) -> Message:
         if (asked := message.content.get("steps")) is not None:  # the audit wants to see these batches
             return Message(_shown(asked, context), reply_to=message)
-        return Message(RecordDict({"who": ConfigRecord({"client": _number(context)})}), reply_to=message)
+        return answer_who(message, context)
 
     def defend(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         reply = call_next(message, context)
         made = setup()
         if made.defenses:
-            round, client = _round(message), _number(context)
+            round, client = _round(message), client_number(context)
             given: Weights = decode(arrays_of(reply))
             weights, bits = given, FLOAT
             for place, defense in enumerate(made.defenses):
@@ -91,14 +90,14 @@ def client_app(
     def remember(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         if not setup().has_memory:
             return call_next(message, context)
-        states.restore(_number(context), context)
+        states.restore(client_number(context), context)
         reply = call_next(message, context)
-        states.keep(_number(context), _round(message), context)
+        states.keep(client_number(context), _round(message), context)
         return reply
 
     @app.train(mods=[_report_errors, remember, defend])
     def train(message: Message, context: Context) -> Message:
-        made, round, client = setup(), _round(message), _number(context)
+        made, round, client = setup(), _round(message), client_number(context)
         torch.set_num_threads(made.threads)  # sums depend on it: alike on every engine
         sent = decode_once(arrays_of(message))
         if made.audit is not None or made.behaviours:
@@ -263,13 +262,8 @@ def _report_errors(message: Message, context: Context, call_next: ClientAppCalla
     try:
         return call_next(message, context)
     except Exception as error:
-        reason = f"the client failed: {in_words(error)}"
-        return Message(Error(code=CLIENT_FAILED, reason=reason), reply_to=message)
+        return failure(message, error)
 
 
 def _round(message: Message) -> int:
     return int(message.metadata.group_id)  # Flower's place for the round
-
-
-def _number(context: Context) -> int:
-    return int(context.node_config["partition-id"])

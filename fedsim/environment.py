@@ -38,9 +38,9 @@ def silence_flower() -> None:
 
 for _name in ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
     os.environ.setdefault(_name, "0")
-os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+for _name in ("FLWR_DISABLE_UPDATE_CHECK", "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"):
+    os.environ.setdefault(_name, "1")
 os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves the clients on a busy machine
-for _name, _folder in (("FLWR_HOME", "flwr"), ("MPLCONFIGDIR", "matplotlib")):
-    # A user's Flower app that imports us has its Flower home in use already.
-    if _name not in os.environ and not (_name == "FLWR_HOME" and "flwr" in sys.modules):
+for _name, _folder, _reader in (("FLWR_HOME", "flwr", "flwr"), ("MPLCONFIGDIR", "matplotlib", "matplotlib")):
+    if _name not in os.environ and _reader not in sys.modules:  # in Flower's own processes its home must stay
         os.environ[_name] = str(private_folder() / _folder)

@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from flwr.clientapp import ClientApp
-from flwr.serverapp import ServerApp
 from torch import nn
 
 from fedsim import __version__, progress
 from fedsim.client import ClientSetup, client_app
 from fedsim.client_states import ClientStates
 from fedsim.data.images import Images
+from fedsim.engines.engine import Apps, Engine
 from fedsim.errors import FedsimError, in_words
 from fedsim.federation import Federation
 from fedsim.interfaces import Attack, Audit, Defense, Metric
+from fedsim.logs import logged
 from fedsim.models.batch_norm import set_batch_norm
 from fedsim.models.foreign import fitted
 from fedsim.models.last_linear import last_linear_name, layer_inputs
@@ -58,13 +58,6 @@ class Refusal(Fault):
 
 class GaveUp(FedsimError):
     """The attack says of every observation why it cannot work on it: a defence may be meant to do that."""
-
-
-class Engine(Protocol):
-    """Plays a Flower server app against a client app."""
-
-    def play(self, server_app: ServerApp, client_app: ClientApp, clients: int) -> None:
-        """Run until the server app ends."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -139,8 +132,16 @@ def play(experiment: Experiment, folder: RunFolder, done: int = 0) -> None:
     clients = client_app(
         experiment.prepare_clients(folder.path), folder.keep_truth, ClientStates(folder.path / "clients")
     )
+    apps = Apps(
+        server=server_app(setup),
+        client=clients,
+        clients=experiment.federation.clients,
+        rounds=experiment.federation.rounds,
+        folder=folder.path.resolve(),
+        done=done,
+    )
     try:
-        experiment.engine.play(server_app(setup), clients, experiment.federation.clients)
+        experiment.engine.play(apps)
     finally:  # a run that ends here still says in scores.csv which clients failed
         folder.write_scores([_fault_row(fault, experiment.attack_name) for fault in folder.faults()])
 
@@ -292,37 +293,31 @@ def recorded(experiment: Experiment, folder: RunFolder) -> Iterator[None]:
     """Log to the run folder, and write summary and report however the block ends."""
     from fedsim.report.run import write_report
 
-    handler = logging.FileHandler(folder.path / "log.txt", encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    root = logging.getLogger()
-    root.addHandler(handler)
-    logging.getLogger("fedsim").setLevel(logging.DEBUG)
-    started, status = time.perf_counter(), "complete"
-    torch.set_num_threads(experiment.threads)
-    try:
-        yield
-    except KeyboardInterrupt:
-        status = "interrupted"
-        raise
-    except GaveUp as error:
-        status = f"{GAVE_UP}: {error}"
-        log.error("%s", error)
-        raise
-    except Exception as error:
-        status = f"failed: {in_words(error)}"
-        log.error("%s", error)
-        log.debug("%s", traceback.format_exc())
-        raise
-    finally:
-        folder.write_summary(summarise(experiment, folder, status, time.perf_counter() - started))
+    with logged(folder.path):
+        started, status = time.perf_counter(), "complete"
+        torch.set_num_threads(experiment.threads)
         try:
-            write_report(folder)
-        except Exception:  # must not hide what ended the run
-            log.exception("the report could not be written")
-            if status == "complete":
-                raise
-        root.removeHandler(handler)
-        handler.close()
+            yield
+        except KeyboardInterrupt:
+            status = "interrupted"
+            raise
+        except GaveUp as error:
+            status = f"{GAVE_UP}: {error}"
+            log.error("%s", error)
+            raise
+        except Exception as error:
+            status = f"failed: {in_words(error)}"
+            log.error("%s", error)
+            log.debug("%s", traceback.format_exc())
+            raise
+        finally:
+            folder.write_summary(summarise(experiment, folder, status, time.perf_counter() - started))
+            try:
+                write_report(folder)
+            except Exception:  # must not hide what ended the run
+                log.exception("the report could not be written")
+                if status == "complete":
+                    raise
 
 
 def record_failure(path: Path, config_text: str, error: Exception) -> None:

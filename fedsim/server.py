@@ -23,6 +23,7 @@ from fedsim.errors import FedsimError, shortened
 from fedsim.federation import Federation
 from fedsim.interfaces import Attack, Audit, Submission
 from fedsim.models.batch_norm import set_batch_norm
+from fedsim.nodes import who_is_who
 from fedsim.records import arrays_of, decode, encode
 from fedsim.training import Batch, load_weights
 from fedsim.types import ALL, Fault, Observation, RoundResult, Task, Verdict, Weights, reply_problem
@@ -30,7 +31,6 @@ from fedsim.wire import dense_bytes
 
 log = logging.getLogger(__name__)
 MOST = 2**40  # examples that anybody may claim
-PATIENCE = 180.0  # seconds for all nodes to appear and say who they are
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -65,7 +65,7 @@ def server_app(setup: ServerSetup) -> ServerApp:
         torch.set_num_threads(setup.threads)
         started = time.perf_counter()
         initial = {name: p.detach().cpu().clone() for name, p in setup.model.named_parameters()}
-        strategy = ObservingStrategy(setup=setup, nodes=_who_is_who(grid, setup.federation.clients))
+        strategy = ObservingStrategy(setup=setup, nodes=who_is_who(grid, setup.federation.clients))
         with progress.bar("rounds", setup.federation.rounds) as advance:
 
             def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
@@ -166,7 +166,9 @@ class ObservingStrategy(Strategy):
         early: dict[int, Message] = {}
         waiting = list(reversed(self._asked))
         for reply in replies:
-            early[self.nodes[reply.metadata.src_node_id]] = reply
+            if (sender := self.nodes.get(reply.metadata.src_node_id)) is None:
+                continue  # Flower's own word that a reply was lost
+            early[sender] = reply
             while waiting and waiting[-1] in early:
                 client = waiting.pop()
                 yield client, early.pop(client)
@@ -331,23 +333,6 @@ def evaluate_model(
             correct += int((logits.argmax(1) == labels).sum())
             loss += float(functional.cross_entropy(logits, labels, reduction="sum"))
     return correct / len(images.labels), loss / len(images.labels)
-
-
-def _who_is_who(grid: Grid, clients: int) -> dict[int, int]:
-    """Ask every node for its client number: node ids are random on some engines."""
-    deadline = time.monotonic() + PATIENCE
-    while len(nodes := sorted(grid.get_node_ids())) < clients:
-        if time.monotonic() > deadline:
-            raise FedsimError(f"expected {clients} nodes, only {len(nodes)} appeared within {PATIENCE:g} s")
-        time.sleep(0.1)
-    questions = [Message(RecordDict(), node, MessageType.QUERY) for node in nodes]
-    found: dict[int, int] = {}
-    for reply in grid.send_and_receive(questions, timeout=PATIENCE):
-        if reply.has_content() and "who" in reply.content.config_records:
-            found[reply.metadata.src_node_id] = int(str(reply.content.config_records["who"]["client"]))
-    if sorted(found.values()) != list(range(clients)):
-        raise FedsimError(f"expected nodes for clients 0 to {clients - 1}, got {sorted(found.values())}")
-    return found
 
 
 def _number(disclosed: Mapping[str, object], name: str) -> float | None:

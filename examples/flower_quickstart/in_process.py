@@ -5,7 +5,7 @@ from pathlib import Path
 
 from quickstart import client_app, server_app, task
 
-from fedsim.engines.inline import FIRST_NODE, Inline
+from fedsim.engines.inline import FIRST_NODE, play_inline
 from fedsim.wiretap import keep_truth
 
 CLIENTS = 4
@@ -15,7 +15,7 @@ def main() -> None:
     """Train, then save the batch behind every reply."""
     project = tomllib.loads((Path(__file__).parent / "pyproject.toml").read_text())
     settings = project["tool"]["flwr"]["app"]["config"]
-    Inline().play(server_app.app, client_app.app, CLIENTS, run_config=settings)
+    play_inline(server_app.app, client_app.app, CLIENTS, settings)
     for server_round in range(1, settings["num-server-rounds"] + 1):
         for client in range(CLIENTS):
             pixels, labels = task.load_pixels(client, CLIENTS, server_round, settings["batch-size"])

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import Grid, ServerApp
@@ -11,8 +11,8 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedsim import environment, progress
-from fedsim.client import CLIENT_FAILED
-from fedsim.errors import in_words
+from fedsim.engines.engine import Apps
+from fedsim.nodes import failure
 
 log = logging.getLogger(__name__)
 Settings = Mapping[str, bool | float | int | str]  # of a Flower app: its run config
@@ -23,20 +23,21 @@ FIRST_NODE = 1000  # client 0; node 1 is the server in Flower
 class Inline:
     """All clients one after another in this process."""
 
-    def play(
-        self,
-        server_app: ServerApp,
-        client_app: ClientApp,
-        clients: int,
-        run_config: Settings | None = None,
-    ) -> None:
-        """Run the server app against the client app until it ends; run_config: an app's own settings."""
-        environment.silence_flower()
-        # Message() takes the sender from here; Flower's own engines set it when a task starts.
-        TaskIdentity.task_id, TaskIdentity.run_id = 1, RUN_ID
-        TaskIdentity.node_id = SUPERLINK_NODE_ID
-        context = _context(node_id=0, node_config={}, run_config=run_config)
-        server_app(grid=InlineGrid(client_app, clients, run_config), context=context)
+    def play(self, apps: Apps) -> None:
+        """Run the server app against the client app until it ends."""
+        play_inline(apps.server, apps.client, apps.clients)
+
+
+def play_inline(
+    server_app: ServerApp, client_app: ClientApp, clients: int, run_config: Settings | None = None
+) -> None:
+    """Run any Flower server app against a client app until it ends; run_config: the app's own settings."""
+    environment.silence_flower()
+    # Message() takes the sender from here; Flower's own engines set it when a task starts.
+    TaskIdentity.task_id, TaskIdentity.run_id = 1, RUN_ID
+    TaskIdentity.node_id = SUPERLINK_NODE_ID
+    context = _context(0, {}, run_config)
+    server_app(grid=InlineGrid(client_app, clients, run_config), context=context)
 
 
 class InlineGrid(Grid):
@@ -110,8 +111,7 @@ class InlineGrid(Grid):
             reply = self._app(own, self._contexts[message.metadata.dst_node_id])
         except Exception as error:
             log.exception("client app failed")
-            reason = f"the client failed: {in_words(error)}"
-            return Message(Error(code=CLIENT_FAILED, reason=reason), reply_to=message)
+            return failure(message, error)
         return reply if isinstance(reply, Message) else None
 
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedsim import environment
+from fedsim.engines.engine import Apps
 from fedsim.errors import FedsimError
 
 LONGEST_FOLDER = 40  # characters: Ray adds some 60, and a socket's path may have 107
@@ -32,7 +32,7 @@ class Ray:
         self.resources = {"num_cpus": cpus_per_client, "num_gpus": gpus_per_client}
         self.address = address
 
-    def play(self, server_app: ServerApp, client_app: ClientApp, clients: int) -> None:
+    def play(self, apps: Apps) -> None:
         """Run the server app against the client app until it ends, then stop Ray."""
         from flwr.simulation import run_simulation
 
@@ -45,9 +45,9 @@ class Ray:
         stop = threading.Event()
         try:
             run_simulation(
-                server_app=stoppable(server_app, stop),
-                client_app=client_app,
-                num_supernodes=clients,
+                server_app=stoppable(apps.server, stop),
+                client_app=apps.client,
+                num_supernodes=apps.clients,
                 backend_config={"init_args": start, "client_resources": dict(self.resources)},
             )
         except RuntimeError as error:
@@ -79,7 +79,7 @@ class Ray:
         return folder
 
 
-def stoppable(server_app: ServerApp, stop: threading.Event) -> ServerApp:
+def stoppable(server_app: ServerApp, stop: threading.Event, poll: float = POLL) -> ServerApp:
     """Return the server app on a grid that stops waiting when told to, and hands replies on as they come."""
     app = ServerApp()
 
@@ -96,7 +96,7 @@ def stoppable(server_app: ServerApp, stop: threading.Event) -> ServerApp:
                 for reply in grid.pull_messages(waiting):
                     waiting.discard(reply.metadata.reply_to_message_id)
                     yield reply
-                time.sleep(POLL)
+                time.sleep(poll)
 
         grid.send_and_receive = send_and_receive  # type: ignore[method-assign]
         server_app(grid=grid, context=context)

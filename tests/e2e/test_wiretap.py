@@ -1,18 +1,14 @@
-"""A wiretap on Flower strategies: training is untouched, what is kept is what was sent, replays attack it."""
+"""A wiretap on Flower strategies: training is untouched, and what is kept is what was sent."""
 
 import random
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp import ServerApp
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideFixedClipping,
     DifferentialPrivacyServerSideAdaptiveClipping,
@@ -27,137 +23,27 @@ from flwr.serverapp.strategy import (
 )
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as draw
-from torch import Tensor, nn
-from torch.nn import functional
+from tapped_app import (
+    CLIENTS,
+    RATE,
+    ROUNDS,
+    TASK,
+    Masked,
+    Small,
+    client_app,
+    counts,
+    federate,
+    metrics,
+    tap_with_truth,
+    trained_state,
+)
 
 from attacks.privacy.labels.ilrg import ILRG
-from fedsim import tapped
-from fedsim.cli import main
-from fedsim.engines.inline import Inline, InlineGrid
+from fedsim.engines.inline import InlineGrid
 from fedsim.errors import FedsimError
-from fedsim.experiment import replay
 from fedsim.interfaces import Attack
 from fedsim.runfolder import RunFolder
-from fedsim.wiretap import Task, Wiretap
-
-ROOT = Path(__file__).parents[2]
-TASK = Task(input_shape=(1, 4, 4), num_classes=3, mean=(0.4,), std=(0.3,))
-CLIENTS, ROUNDS, RATE = 3, 2, 0.05
-
-
-class Small(nn.Module):
-    """With batch norm: its state holds running statistics and a whole number."""
-
-    def __init__(self, width: int = 12) -> None:
-        super().__init__()
-        self.first = nn.Linear(16, width)
-        self.norm = nn.BatchNorm1d(width)
-        nn.init.constant_(self.norm.weight, 0.3)  # features that are alike, as label restoration likes them
-        nn.init.constant_(self.norm.bias, 2.0)
-        self.last = nn.Linear(width, 3)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.last(functional.relu(self.norm(self.first(images.flatten(1)))))
-
-
-class Masked(Small):
-    """With buffers that no arithmetic likes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("mask", torch.tensor([0.0, float("-inf")]))
-        self.register_buffer("flags", torch.tensor([True, False]))
-
-
-class Other(nn.Module):
-    """Another model for the same images."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.other = nn.Linear(16, 3)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.other(images.flatten(1))
-
-
-def no_model() -> str:
-    return "not a module"
-
-
-def batch(client: int, round: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(10 * round + client)
-    labels = torch.randint(3, (6 + client,), generator=generator)
-    return torch.rand(len(labels), 1, 4, 4, generator=generator), labels
-
-
-def counts(client: int, round: int) -> list[int]:
-    return batch(client, round)[1].bincount(minlength=3).tolist()
-
-
-def metrics(client: int) -> MetricRecord:
-    return MetricRecord({"num-examples": 6 + client, "train_loss": 1.5})
-
-
-def trained_state(state: dict[str, Tensor], client: int, round: int) -> dict[str, Tensor]:
-    """Take a step of SGD, as a client would."""
-    model = Small()
-    model.load_state_dict(state)
-    pixels, labels = batch(client, round)
-    functional.cross_entropy(model((pixels - 0.4) / 0.3), labels).backward()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter -= RATE * parameter.grad
-    return model.state_dict()
-
-
-def client_app(behave: Callable[[Message, int, int], Message | None] | None = None) -> ClientApp:
-    """Clients that take a step of SGD; `behave` may answer in their place."""
-    app = ClientApp()
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        client, round = (
-            int(context.node_config["partition-id"]),
-            int(message.content["config"]["server-round"]),
-        )
-        if behave is not None and (answer := behave(message, client, round)) is not None:
-            return answer
-        trained = trained_state(message.content["arrays"].to_torch_state_dict(), client, round)
-        content = RecordDict({"arrays": ArrayRecord(trained), "m": metrics(client)})
-        return Message(content, reply_to=message)
-
-    @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        size = float(sum(np.nan_to_num(array.numpy()).sum() for array in message.content["arrays"].values()))
-        return Message(RecordDict({"m": MetricRecord({"size": size, "num-examples": 1})}), reply_to=message)
-
-    return app
-
-
-class ListGrid(InlineGrid):
-    """Answers with a list, as Flower's own grids do."""
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        return list(super().send_and_receive(messages, timeout=timeout))
-
-
-def federate(strategy: Strategy, clients: ClientApp, seed: int = 0, lists: bool = True) -> Result:
-    """Play a strategy in this process; all global random numbers begin at the seed."""
-    results = []
-    server = ServerApp()
-
-    @server.main()
-    def main(grid: InlineGrid, context: Context) -> None:
-        grid = (ListGrid if lists else InlineGrid)(clients, CLIENTS)
-        random.seed(seed)
-        np.random.seed(seed)  # noqa: NPY002 (what Flower's noise draws from)
-        torch.manual_seed(seed)
-        config = ConfigRecord({"lr": RATE, "local-steps": 1})
-        arrays = ArrayRecord(Small().state_dict())
-        results.append(strategy.start(grid, arrays, num_rounds=ROUNDS, timeout=5, train_config=config))
-
-    Inline().play(server, clients, CLIENTS)
-    return results[0]
+from fedsim.wiretap import Wiretap
 
 
 def assert_same(left: Result, right: Result) -> None:
@@ -432,29 +318,6 @@ def test_masks_flags_and_unknown_records_break_nothing(tmp_path) -> None:
     assert seen[0].num_examples is None  # two and a half examples make no sense
 
 
-def tap_with_truth(folder: Path, **named) -> Path:
-    """Play FedAvg under a wiretap, and keep the clients' batches."""
-    tap = Wiretap(FedAvg(), folder, **named)
-    federate(tap, client_app())
-    for round in range(1, ROUNDS + 1):
-        for client in range(CLIENTS):
-            pixels, labels = batch(client, round)
-            tap.keep_truth(round=round, client=1000 + client, images=pixels, labels=labels)
-    return folder
-
-
-def replayed(folder: Path, into: Path, *overrides: str) -> RunFolder:
-    source, config, _ = tapped.compose_tapped(RunFolder(folder), overrides)
-    return replay(tapped.experiment(config, source), source, into)
-
-
-@pytest.fixture
-def importable(monkeypatch) -> str:
-    """Make this module importable by a name, as a user's own would be."""
-    monkeypatch.setitem(sys.modules, "user_app", sys.modules[__name__])
-    return "user_app.Small"
-
-
 def test_a_live_attack_saves_its_guesses_and_failures_are_faults(tmp_path) -> None:
     folder = RunFolder(tap_with_truth(tmp_path / "tap", attack=Greedy(), model=Small(), task=TASK))
     assert folder.guessed() == [(1, 1000), (1, 1002), (2, 1000), (2, 1002)]
@@ -462,111 +325,6 @@ def test_a_live_attack_saves_its_guesses_and_failures_are_faults(tmp_path) -> No
     assert folder.faults()[0].reason == "the attack failed: ZeroDivisionError: oops"
     assert folder.guess(1, 1000).class_counts.tolist() == counts(0, 1)
     assert folder.summary()["observations"] == CLIENTS * ROUNDS
-
-
-def test_a_replay_with_the_users_model_scores_where_truth_is_known(tmp_path, importable) -> None:
-    source = tap_with_truth(tmp_path / "tap", task=TASK, model=Small())
-    folder = replayed(
-        source,
-        tmp_path / "scored",
-        f"model={importable}",
-        "model.width=12",
-        "attack=ilrg",
-        "metric=[leacc,lnacc,embedding_cosine]",
-    )
-    metrics, blind = folder.summary()["metrics"], folder.summary()["blind"]
-    assert metrics["leacc"] > blind["leacc"]
-    assert metrics["lnacc"] > blind["lnacc"]
-    assert "The model is user_app.Small" in (folder.path / "report.html").read_text()
-
-
-SHORT = ("attack.optimiser.iterations=40",)
-
-
-def test_the_command_replays_without_truth_shows_guesses_and_says_so(tmp_path, monkeypatch, capsys) -> None:
-    federate(Wiretap(FedAvg(), tmp_path / "tap"), client_app())
-    (tmp_path / "users_own.py").write_text(USERS_OWN)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
-    told = ("told.learning_rate=0.05", "told.num_examples=6")  # of client 0: others have more
-    form = (*FORM, "task.mean=0.4", "task.std=[0.3]", "hydra.run.dir=out")
-    command = ["fedsim", "replay", "tap", "model=users_own.Net", "attack=ilrg", *form, *told]
-    monkeypatch.setattr(sys, "argv", command)
-    main()
-    said, folder = capsys.readouterr().out, RunFolder(tmp_path / "out")
-    assert "nothing is scored, the report shows the guesses\nround 1, client 1000: " in said
-    assert set(folder.summary()["metrics"]) == {"bytes"}
-    assert folder.guess(1, 1000).class_counts.tolist() == counts(0, 1)
-    page = (folder.path / "report.html").read_text()
-    assert "No truth is known of these observations" in page
-    assert "told learning_rate = 0.05, num_examples = 6" in page
-    assert page.count("data:image/png") >= CLIENTS
-    monkeypatch.setattr(sys, "argv", ["fedsim", "report", "tap"])
-    main()
-    assert "A Flower app under FedAvg was tapped" in (tmp_path / "tap" / "report.html").read_text()
-
-
-USERS_OWN = """
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.norm, self.last = nn.Linear(16, 12), nn.BatchNorm1d(12), nn.Linear(12, 3)
-
-    def forward(self, images):
-        return self.last(self.norm(self.first(images.flatten(1))).relu())
-"""
-FORM = ("task.input_shape=[1,4,4]", "task.num_classes=3")
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        ([], r"model: the Wiretap was told none\. Remedy: model="),
-        (
-            ["model=user_app.Small"],
-            r"task\.input_shape: the Wiretap was not told\. Remedy: task\.input_shape=",
-        ),
-        (["model=user_app.Small", "task.input_shape=[1,4,4]"], r"task\.num_classes: .*Remedy"),
-        (["model=user_app.Small", "task.input_shape=4", "task.num_classes=3"], r"expected \[channels,height"),
-        (["model=nowhere.Net", *FORM], "'nowhere' cannot be imported.*Remedy"),
-        (["model=Net", *FORM], "expected module.Class, got no module"),
-        (["model=user_app.Nothing", *FORM], "no class 'Nothing' in 'user_app'.*Remedy"),
-        (["model=user_app.no_model", *FORM], "expected an nn.Module, got str"),
-        (["model=user_app.Small", "model.height=3", *FORM], "cannot be made .*height.*Remedy: model.NAME"),
-        (
-            ["model=user_app.Small", "model.width=7", *FORM],
-            r"'first.weight' has shape \(7, 16\), sent was \(12",
-        ),
-        (
-            ["model=user_app.Other", *FORM],
-            "its parameter 'other.weight' was not sent, got first.bias.*Remedy",
-        ),
-        (
-            ["model=user_app.Small", *FORM, "task.input_shape=[1,5,5]"],
-            "does not take images of shape.*Remedy",
-        ),
-        (["model=user_app.Small", *FORM, "task.num_classes=4"], r"logits of shape \(1, 4\).*got \(1, 3\)"),
-        (["model=user_app.Small", *FORM, "told.learning_rate=-1"], "told.learning_rate: expected a positive"),
-        (["model=user_app.Small", *FORM, "told.local_steps=0"], "told.local_steps: expected a whole number"),
-        (["federation.rounds=3"], "the replay of a tapped folder takes attack"),
-    ],
-)
-def test_mistakes_in_a_replay_are_named_before_anything_is_written(
-    tmp_path, importable, overrides, words, tapped_once
-) -> None:
-    with pytest.raises(FedsimError, match=words):
-        replayed(tapped_once, tmp_path / "out", *overrides)
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.fixture(scope="module")
-def tapped_once(tmp_path_factory) -> Path:
-    """A tapped folder that nobody described."""
-    folder = tmp_path_factory.mktemp("once") / "tap"
-    federate(Wiretap(FedAvg(), folder), client_app())
-    return folder
 
 
 def test_mistakes_in_a_wiretap_are_named_before_training(tmp_path) -> None:
@@ -589,23 +347,6 @@ def test_mistakes_in_a_wiretap_are_named_before_training(tmp_path) -> None:
     Wiretap(FedAvg(), tmp_path / "tap")
     with pytest.raises(FedsimError, match=r"already holds a run.*Remedy"):
         Wiretap(FedAvg(), tmp_path / "tap")
-
-
-def test_the_example_app_leaks_its_labels_and_images(tmp_path, monkeypatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "examples" / "flower_quickstart"))
-    monkeypatch.chdir(tmp_path)
-    import in_process
-
-    in_process.main()
-    assert len(RunFolder(tmp_path / "tapped").observed()) == 12
-    for path in (tmp_path / "tapped" / "observations").glob("round_[23].client*"):
-        path.unlink()  # four batches are enough
-    labels = replayed(tmp_path / "tapped", tmp_path / "labels", "attack=ilrg", "metric=[lnacc]")
-    assert labels.summary()["metrics"]["lnacc"] == 1.0 > labels.summary()["blind"]["lnacc"]
-    images = replayed(tmp_path / "tapped", tmp_path / "images", "attack=ig", "metric=[psnr]", *SHORT)
-    assert images.summary()["metrics"]["psnr"] > images.summary()["blind"]["psnr"] + 2
-    changed = (ROOT / "examples/flower_quickstart/quickstart/server_app.py").read_text().count("# wiretap:")
-    assert changed <= 3
 
 
 def test_a_reply_may_be_a_gradient(tmp_path) -> None:

@@ -1,0 +1,117 @@
+"""The apps that Flower's deployment engine starts, in processes of its own. They build themselves.
+
+Run config: `folder`, a run folder that `fedsim engine=deploy` made, and `done`, its rounds that were played
+before. Without a folder, as after `flwr run .` in a checkout, the server app is the whole experiment: it is
+composed of `overrides`, and its run folder is runs/flwr/RUN below the working folder of Flower's processes.
+"""
+
+import dataclasses
+import functools
+import json
+import logging
+import shlex
+import threading
+import traceback
+from pathlib import Path
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from fedsim.engines.engine import Apps
+from fedsim.errors import FedsimError, in_words
+from fedsim.nodes import answer_who, asks_who, failure
+
+log = logging.getLogger(__name__)
+POLL = 0.5  # seconds between looks for replies; Flower's own grid takes three
+STATUS_FILE = Path("deploy", "server.json")  # in the run folder: what the server app says of itself
+
+
+@dataclasses.dataclass(frozen=True)
+class OnGrid:
+    """The engine inside a server app: Flower has the clients at the other end of its grid."""
+
+    grid: Grid
+    context: Context
+
+    def play(self, apps: Apps) -> None:
+        """Run the server app until it ends."""
+        from fedsim.engines.ray import stoppable
+
+        stoppable(apps.server, threading.Event(), POLL)(grid=self.grid, context=self.context)
+
+
+server_app = ServerApp()
+
+
+@server_app.main()
+def serve(grid: Grid, context: Context) -> None:
+    """Play a run's rounds, or without a run folder a whole experiment."""
+    from fedsim import build, environment
+    from fedsim.experiment import play, run
+    from fedsim.logs import logged
+    from fedsim.runfolder import RunFolder, write_text
+    from fedsim.training import load_weights
+
+    environment.silence_flower()
+    engine, path = OnGrid(grid, context), run_folder(context)
+    if not context.run_config.get("folder"):
+        config = build.compose(shlex.split(str(context.run_config.get("overrides", ""))))
+        folder = run(dataclasses.replace(build.experiment(config), engine=engine), path)
+        print(f"{json.dumps(folder.summary()['metrics'])}\n{path}", flush=True)  # to `flwr run --stream`
+        return
+    write_text(path / STATUS_FILE, json.dumps({"status": "started"}))
+    folder, done, problem = RunFolder(path), int(context.run_config.get("done", 0)), ""
+    with logged(path):
+        try:
+            experiment = build.experiment(build.parse_text(folder.config_text()))
+            if done:
+                load_weights(experiment.model, folder.last_round()[1])
+            play(dataclasses.replace(experiment, engine=engine), folder, done)
+        except Exception as error:
+            problem = in_words(error)
+            log.debug("%s", traceback.format_exc())
+            raise
+        finally:
+            write_text(path / STATUS_FILE, json.dumps({"status": "ended", "problem": problem}))
+
+
+class RebuiltClientApp(ClientApp):
+    """The client app of the run that a message belongs to."""
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer a message."""
+        if asks_who(message):  # without a second's import of torch
+            return answer_who(message, context)
+        try:
+            return _client_app(run_folder(context))(message, context)
+        except Exception as error:
+            log.exception("client app failed")
+            return failure(message, error)
+
+
+client_app = RebuiltClientApp()
+
+
+@functools.lru_cache(maxsize=1)
+def _client_app(path: Path) -> ClientApp:
+    from fedsim import build
+    from fedsim.client import client_app
+    from fedsim.client_states import ClientStates
+    from fedsim.runfolder import RunFolder
+
+    folder = RunFolder(path)
+    setup = functools.partial(build.client_setup, folder.config_text(), path)
+    return client_app(setup, folder.keep_truth, ClientStates(path / "clients"))
+
+
+def run_folder(context: Context) -> Path:
+    """Return the run folder that a run config names, for its server and all its clients."""
+    named = str(context.run_config.get("folder", ""))
+    path = Path(named) if named else Path("runs", "flwr", str(context.run_id)).resolve()
+    if named and not (path / "config.yaml").is_file():
+        raise FedsimError(
+            f"expected a run folder, got {path}, which is not here. Remedy: hydra.run.dir on a "
+            "disk that the SuperLink and all SuperNodes share."
+        )
+    return path

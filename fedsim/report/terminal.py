@@ -1,0 +1,38 @@
+"""What a run says on the terminal when it ends."""
+
+from rich.console import Console
+from rich.table import Table
+
+from fedsim.runfolder import RunFolder, as_figure
+
+
+def print_summary(folder: RunFolder) -> None:
+    """Print a run's small table of metrics, what was guessed where no truth is known, and its report."""
+    summary = folder.summary()
+    print(f"{summary['name']}: {summary['observations']} observations, {summary['faults']} faults")
+    table = Table()
+    table.add_column("metric")
+    table.add_column("mean", justify="right")
+    table.add_column("blind guess", justify="right")
+    for name, value in summary["metrics"].items():
+        blind = summary["blind"].get(name)
+        shown = "not finite" if value is None else as_figure(value)
+        table.add_row(name, shown, "" if blind is None else as_figure(blind))
+    Console().print(table)
+    if folder.guessed() and not folder.has_truth():
+        print("no truth is known of these observations: nothing is scored, the report shows the guesses")
+        for line in _guessed_counts(folder):
+            print(line)
+    print(f"report: {(folder.path / 'report.html').resolve()}")
+
+
+def _guessed_counts(folder: RunFolder, most: int = 6) -> list[str]:
+    """Say of some observations which labels were restored, the most frequent first."""
+    lines = []
+    for round, client in folder.guessed()[:most]:
+        guess = folder.guess(round, client)
+        if guess is not None and guess.class_counts is not None:
+            counts = sorted(enumerate(guess.class_counts.tolist()), key=lambda pair: -pair[1])
+            found = ", ".join(f"{n} of class {label}" for label, n in counts[:10] if n)
+            lines.append(f"round {round}, client {client}: {found}")
+    return lines

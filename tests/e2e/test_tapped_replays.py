@@ -1,0 +1,152 @@
+"""Replays of tapped apps: the user's own model, with truth or without, and the example app."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from flwr.serverapp.strategy import FedAvg
+from tapped_app import CLIENTS, TASK, Small, client_app, counts, federate, replayed, tap_with_truth
+
+from fedsim.cli import main
+from fedsim.errors import FedsimError
+from fedsim.runfolder import RunFolder
+from fedsim.wiretap import Wiretap
+
+ROOT = Path(__file__).parents[2]
+OWN = "model=tapped_app.Small"
+FORM = ("task.input_shape=[1,4,4]", "task.num_classes=3")
+
+
+def test_a_replay_with_the_users_model_scores_where_truth_is_known(tmp_path) -> None:
+    source = tap_with_truth(tmp_path / "tap", task=TASK, model=Small())
+    folder = replayed(
+        source,
+        tmp_path / "scored",
+        OWN,
+        "model.width=12",
+        "attack=ilrg",
+        "metric=[leacc,lnacc,embedding_cosine]",
+    )
+    metrics, blind = folder.summary()["metrics"], folder.summary()["blind"]
+    assert metrics["leacc"] > blind["leacc"]
+    assert metrics["lnacc"] > blind["lnacc"]
+    assert "The model is tapped_app.Small" in (folder.path / "report.html").read_text()
+
+
+def test_the_command_replays_without_truth_shows_guesses_and_says_so(tmp_path, monkeypatch, capsys) -> None:
+    federate(Wiretap(FedAvg(), tmp_path / "tap"), client_app())
+    (tmp_path / "users_own.py").write_text(USERS_OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
+    told = ("told.learning_rate=0.05", "told.num_examples=6")  # of client 0: others have more
+    form = (*FORM, "task.mean=0.4", "task.std=[0.3]", "hydra.run.dir=out")
+    command = ["fedsim", "replay", "tap", "model=users_own.Net", "attack=ilrg", *form, *told]
+    monkeypatch.setattr(sys, "argv", command)
+    main()
+    said, folder = capsys.readouterr().out, RunFolder(tmp_path / "out")
+    assert "nothing is scored, the report shows the guesses\nround 1, client 1000: " in said
+    assert set(folder.summary()["metrics"]) == {"bytes"}
+    assert folder.guess(1, 1000).class_counts.tolist() == counts(0, 1)
+    page = (folder.path / "report.html").read_text()
+    assert "No truth is known of these observations" in page
+    assert "told learning_rate = 0.05, num_examples = 6" in page
+    assert page.count("data:image/png") >= CLIENTS
+    monkeypatch.setattr(sys, "argv", ["fedsim", "report", "tap"])
+    main()
+    assert "A Flower app under FedAvg was tapped" in (tmp_path / "tap" / "report.html").read_text()
+
+
+USERS_OWN = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(16, 12), nn.BatchNorm1d(12), nn.Linear(12, 3)
+
+    def forward(self, images):
+        return self.last(self.norm(self.first(images.flatten(1))).relu())
+"""
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ([], r"model: the Wiretap was told none\. Remedy: model="),
+        (
+            [OWN],
+            r"task\.input_shape: the Wiretap was not told\. Remedy: task\.input_shape=",
+        ),
+        ([OWN, "task.input_shape=[1,4,4]"], r"task\.num_classes: .*Remedy"),
+        (
+            [OWN, "task.input_shape=4", "task.num_classes=3"],
+            r"expected \[channels,height",
+        ),
+        (["model=nowhere.Net", *FORM], "'nowhere' cannot be imported.*Remedy"),
+        (["model=Net", *FORM], "expected module.Class, got no module"),
+        (["model=tapped_app.Nothing", *FORM], "no class 'Nothing' in 'tapped_app'.*Remedy"),
+        (["model=tapped_app.no_model", *FORM], "expected an nn.Module, got str"),
+        ([OWN, "model.height=3", *FORM], "cannot be made .*height.*Remedy: model.NAME"),
+        (
+            [OWN, "model.width=7", *FORM],
+            r"'first.weight' has shape \(7, 16\), sent was \(12",
+        ),
+        (
+            ["model=tapped_app.Other", *FORM],
+            "its parameter 'other.weight' was not sent, got first.bias.*Remedy",
+        ),
+        (
+            [OWN, *FORM, "task.input_shape=[1,5,5]"],
+            "does not take images of shape.*Remedy",
+        ),
+        ([OWN, *FORM, "task.num_classes=4"], r"logits of shape \(1, 4\).*got \(1, 3\)"),
+        (
+            [OWN, *FORM, "told.learning_rate=-1"],
+            "told.learning_rate: expected a positive",
+        ),
+        (
+            [OWN, *FORM, "told.local_steps=0"],
+            "told.local_steps: expected a whole number",
+        ),
+        (["federation.rounds=3"], "the replay of a tapped folder takes attack"),
+    ],
+)
+def test_mistakes_in_a_replay_are_named_before_anything_is_written(
+    tmp_path, overrides, words, tapped_once
+) -> None:
+    with pytest.raises(FedsimError, match=words):
+        replayed(tapped_once, tmp_path / "out", *overrides)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def tapped_once(tmp_path_factory) -> Path:
+    """A tapped folder that nobody described."""
+    folder = tmp_path_factory.mktemp("once") / "tap"
+    federate(Wiretap(FedAvg(), folder), client_app())
+    return folder
+
+
+def test_the_example_app_leaks_its_labels_and_images(tmp_path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "flower_quickstart"))
+    monkeypatch.chdir(tmp_path)
+    import in_process
+
+    in_process.main()
+    assert len(RunFolder(tmp_path / "tapped").observed()) == 12
+    for path in (tmp_path / "tapped" / "observations").glob("round_[23].client*"):
+        path.unlink()  # four batches are enough
+    labels = replayed(tmp_path / "tapped", tmp_path / "labels", "attack=ilrg", "metric=[lnacc]")
+    assert labels.summary()["metrics"]["lnacc"] == 1.0 > labels.summary()["blind"]["lnacc"]
+    images = replayed(
+        tmp_path / "tapped",
+        tmp_path / "images",
+        "attack=ig",
+        "metric=[psnr]",
+        "attack.optimiser.iterations=40",
+    )
+    assert images.summary()["metrics"]["psnr"] > images.summary()["blind"]["psnr"] + 2
+    lines = (ROOT / "examples/flower_quickstart/quickstart/server_app.py").read_text().splitlines()
+    plain = [line for line in lines if "# wiretap:" not in line]
+    assert len(lines) - len(plain) <= 3
+    assert not any("fedsim" in line or "Wiretap" in line for line in plain)
