@@ -26,7 +26,8 @@ def measured(*overrides: str) -> dict[str, float]:
 
 def one(*overrides: str) -> None:
     from fedsim import build
-    from fedsim.experiment import assess, play
+    from fedsim.assess import assess
+    from fedsim.experiment import play
     from fedsim.runfolder import RunFolder
 
     experiment = build.experiment(build.compose([*COMMON, *overrides, "metric=[lnacc]", "name=scale"]))

@@ -60,7 +60,7 @@ def compose_replay(config_text: str, overrides: Sequence[str]) -> tuple[DictConf
                 if (key := override.lstrip("+").partition("=")[0]).startswith("attack."):
                     OmegaConf.update(played, key, OmegaConf.select(composed, key), force_add=True)
             composed.attack = played.attack
-        for key in ("metric", "device", "threads", "threat"):
+        for key in ("metric", "device", "threads", "attackers", "threat"):
             if key not in asked and key in played:
                 composed[key] = played[key]
         composed.choices.attack = OmegaConf.to_container(composed.choices, resolve=True)["attack"]  # type: ignore[index,call-overload]
@@ -165,6 +165,7 @@ def experiment(config: DictConfig) -> Experiment:
             knows_defense=config.threat.knows_defense,
             device=str(config.device),
             threads=config.threads,
+            attackers=config.attackers,
         )
     )
 

@@ -24,6 +24,8 @@ def check_top_level(config: DictConfig) -> None:
         )
     if not isinstance(config.threads, int) or config.threads < 1:
         raise FedsimError(f"threads: expected a whole number of at least 1, got {config.threads!r}")
+    if not isinstance(config.attackers, int) or isinstance(config.attackers, bool) or config.attackers < 1:
+        raise FedsimError(f"attackers: expected a whole number of at least 1, got {config.attackers!r}")
     try:
         device = torch.device(config.device)
     except RuntimeError as error:

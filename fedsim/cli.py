@@ -206,7 +206,7 @@ def _replay(arguments: Sequence[str]) -> None:
         told, config, path = tapped.compose_tapped(source, arguments[1:])
         _announce(replay(tapped.experiment(config, told), told, path), last_line=True)
         return
-    allowed = ("attack", "metric", "threat", "name", "device", "threads", "hydra.run.dir")
+    allowed = ("attack", "metric", "threat", "name", "device", "threads", "attackers", "hydra.run.dir")
     for override in arguments[1:]:
         key = override.lstrip("+~").partition("=")[0]
         if key not in allowed and not key.startswith(("attack.", "metric.", "threat.")):

@@ -13,8 +13,9 @@ import yaml
 from omegaconf import OmegaConf
 
 from fedsim import build, progress
+from fedsim.assess import GAVE_UP, GaveUp
 from fedsim.errors import FedsimError, in_words
-from fedsim.experiment import GAVE_UP, GaveUp, record_failure, replay, run
+from fedsim.experiment import record_failure, replay, run
 from fedsim.runfolder import RunFolder, write_text
 
 COMPLETE = "complete"

@@ -1,7 +1,5 @@
 """An experiment from first round to report: play, attack, score, write."""
 
-import copy
-import dataclasses
 import logging
 import math
 import platform
@@ -18,7 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedsim import __version__, progress
+from fedsim import __version__
+from fedsim.assess import FAULT, GAVE_UP, GaveUp, assess, fault_row
 from fedsim.client import ClientSetup, client_app
 from fedsim.client_states import ClientStates
 from fedsim.data.images import Images
@@ -27,37 +26,15 @@ from fedsim.errors import FedsimError, in_words
 from fedsim.federation import Federation
 from fedsim.interfaces import Attack, Audit, Defense, Metric
 from fedsim.logs import logged
-from fedsim.models.batch_norm import set_batch_norm
-from fedsim.models.foreign import fitted
-from fedsim.models.last_linear import last_linear_name, layer_inputs
-from fedsim.runfolder import RunFolder, ScoreRow, metric_lines, write_text
+from fedsim.runfolder import RunFolder, metric_lines, write_text
 from fedsim.server import ServerSetup, server_app
-from fedsim.training import load_weights
 from fedsim.types import (
-    ALL,
-    Fault,
-    Interrupted,
-    KnownDefense,
-    Observation,
-    Reconstruction,
-    Score,
     Task,
-    Truth,
     Verdict,
 )
 
 log = logging.getLogger(__name__)
-GAVE_UP = "gave up"  # a run's status when the attack refused every observation
-FAULT = "fault"  # the metric name of a scores.csv line that reports a failure
 LIBRARIES = ("torch", "torchvision", "flwr", "numpy", "hydra-core")
-
-
-class Refusal(Fault):
-    """An attack's own words on why it cannot work on an observation; a plain Fault is a crash."""
-
-
-class GaveUp(FedsimError):
-    """The attack says of every observation why it cannot work on it: a defence may be meant to do that."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,6 +59,7 @@ class Experiment:
     knows_defense: bool  # the threat model: the attacker is told the defences' settings
     device: str
     threads: int
+    attackers: int  # processes that attack at once
 
 
 def run(experiment: Experiment, path: Path) -> RunFolder:
@@ -143,149 +121,7 @@ def play(experiment: Experiment, folder: RunFolder, done: int = 0) -> None:
     try:
         experiment.engine.play(apps)
     finally:  # a run that ends here still says in scores.csv which clients failed
-        folder.write_scores([_fault_row(fault, experiment.attack_name) for fault in folder.faults()])
-
-
-def assess(experiment: Experiment, source: RunFolder, target: RunFolder) -> None:
-    """Attack every saved observation, keep the guesses, and score them against the truth."""
-    rows, failed = [_fault_row(fault, experiment.attack_name) for fault in source.faults()], []
-    total = source.count_observations()
-    # The attack's own model, holding what was sent: alike in a replay.
-    model = copy.deepcopy(experiment.model).to(experiment.device)
-    try:
-        with progress.bar("attacks", total) as advance:
-            for done, seen in enumerate(source.observations(), start=1):
-                fitted(experiment.model, seen)  # a foreign model's buffers, which the evaluator needs too
-                observation = _as_known(experiment, fitted(model, seen))
-                load_weights(model, observation.sent)
-                try:
-                    kept = target.whole_guess(observation.round, observation.client)  # of a resumed run
-                    found = kept or _attack(experiment, model, observation)
-                except Interrupted as stop:  # what it has counts, and the run ends
-                    target.keep_guess(observation.round, observation.client, stop.guess, partial=True)
-                    rows += _scores(experiment, source, target, observation, stop.guess)
-                    raise
-                if isinstance(found, Fault):
-                    failed.append(found)
-                    rows.append(_fault_row(found, experiment.attack_name))
-                else:
-                    target.keep_guess(observation.round, observation.client, found)
-                    rows += _scores(experiment, source, target, observation, found)
-                rows += _size_row(experiment, observation)
-                advance(done)
-    finally:  # an interrupted run keeps what it has
-        target.write_scores(rows)
-    if failed and len(failed) == total:
-        words = f"the attack failed on all {total} observations; the first: {failed[0].reason}"
-        raise GaveUp(words) if all(isinstance(fault, Refusal) for fault in failed) else FedsimError(words)
-
-
-def _as_known(experiment: Experiment, observation: Observation) -> Observation:
-    """Add what the threat model lets the attacker know of the defences."""
-    if not experiment.knows_defense:
-        return observation
-    clients = len(observation.clients or (observation.client,))
-    examples = None if observation.num_examples is None else observation.num_examples // clients
-    one_reply = dataclasses.replace(observation, num_examples=examples)
-    noise = relative = 0.0
-    for defense in experiment.defenses:
-        known = defense.known(one_reply)
-        if defense.rescales:  # what is left of earlier noise, nobody can tell
-            noise = relative = 0.0
-        noise, relative = math.hypot(noise, known.noise), math.hypot(relative, known.relative_noise)
-    told = KnownDefense(
-        noise=noise / math.sqrt(clients),  # a mean of so many draws
-        relative_noise=relative if clients == 1 else 0.0,
-        zeros=any(defense.known(one_reply).zeros for defense in experiment.defenses),
-    )
-    return dataclasses.replace(observation, defense=told)
-
-
-def _attack(experiment: Experiment, model: nn.Module, observation: Observation) -> Reconstruction | Fault:
-    try:
-        return experiment.attack.run(model, experiment.task, [observation])
-    except Exception as error:
-        log.debug("attack failed:\n%s", traceback.format_exc())
-        reason = f"the attack failed: {in_words(error)}"
-        log.warning("round %d, client %d: %s", observation.round, observation.client, reason)
-        kind = Refusal if isinstance(error, FedsimError) else Fault
-        return kind(round=observation.round, client=observation.client, reason=reason)
-
-
-def _scores(
-    experiment: Experiment,
-    source: RunFolder,
-    target: RunFolder,
-    observation: Observation,
-    guess: Reconstruction,
-) -> list[ScoreRow]:
-    """Join a guess with its truth: the only place where both are in one hand."""
-    truth = source.truth(observation.round, observation.client)
-    if truth is None and observation.clients:  # a sum over clients has all their batches behind it
-        truth = _union([source.truth(observation.round, client) for client in observation.clients])
-        if truth is not None:
-            target.keep_truth(truth)
-    if truth is None:
-        return []
-    if guess.embeddings is not None or guess.probabilities is not None:
-        model = copy.deepcopy(experiment.model)
-        layer = guess.embedding_layer or last_linear_name(model, experiment.task.input_shape)
-        set_batch_norm(model, observation.batch_norm)
-        batch = len(truth.images) // (observation.local_steps or 1)  # BatchNorm may look at whole batches
-        embeddings, logits = layer_inputs(model, layer, observation.sent, truth.images, max(1, batch))
-        truth = dataclasses.replace(truth, embeddings=embeddings, probabilities=logits.softmax(dim=1))
-    scores, failed = list[Score | None](), list[ScoreRow]()
-    for metric in experiment.metrics:
-        try:
-            scores.append(metric.score(guess, truth))
-        except Exception as error:  # the other metrics and batches still count
-            log.debug("metric failed:\n%s", traceback.format_exc())
-            reason = f"metric {type(metric).__name__} failed: {in_words(error)}"
-            log.warning("round %d, client %d: %s", observation.round, observation.client, reason)
-            fault = Fault(round=observation.round, client=observation.client, reason=reason)
-            failed.append(_fault_row(fault, experiment.attack_name))
-    return failed + [
-        ScoreRow(
-            round=observation.round,
-            client=observation.client,
-            attack=experiment.attack_name,
-            metric=score.metric,
-            value=score.value,
-            blind=score.blind,
-        )
-        for score in scores
-        if score is not None
-    ]
-
-
-def _union(truths: Sequence[Truth | None]) -> Truth | None:
-    """Return the private batches of several clients as one, if all are known."""
-    known = [truth for truth in truths if truth is not None]
-    if len(known) < len(truths):
-        return None
-    images, labels = torch.cat([t.images for t in known]), torch.cat([t.labels for t in known])
-    return Truth(round=known[0].round, client=ALL, images=images, labels=labels)
-
-
-def _size_row(experiment: Experiment, observation: Observation) -> list[ScoreRow]:
-    """Return what the reply cost the client: no score of the attack, but what a defence is weighed with."""
-    if observation.bytes is None:
-        return []
-    return [
-        ScoreRow(
-            round=observation.round,
-            client=observation.client,
-            attack=experiment.attack_name,
-            metric="bytes",
-            value=float(observation.bytes),
-        )
-    ]
-
-
-def _fault_row(fault: Fault, attack: str) -> ScoreRow:
-    return ScoreRow(
-        round=fault.round, client=fault.client, attack=attack, metric=FAULT, value=None, error=fault.reason
-    )
+        folder.write_scores([fault_row(fault, experiment.attack_name) for fault in folder.faults()])
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 import logging
 
-from fedsim.experiment import Experiment, assess, play, recorded
+from fedsim.assess import assess
+from fedsim.experiment import Experiment, play, recorded
 from fedsim.runfolder import RunFolder
 from fedsim.training import load_weights
 

@@ -11,6 +11,7 @@ log.txt, figures/, report.html
 """
 
 import csv
+import functools
 import io
 import json
 import os
@@ -139,23 +140,26 @@ class RunFolder:
         notes = {name: getattr(observation, name) for name in sorted(told)}
         write_tensors(folder / (_RECEIVED.format(**place) + ".safetensors"), observation.received, notes)
 
+    def observation(self, round: int, client: int) -> Observation:
+        """Read one saved observation."""
+        path = self._place("observations", round, client)
+        received, notes = read_tensors(path)
+        own = path.with_name(_OWN_SENT.format(round=round, client=client) + ".safetensors")
+        shared = path.with_name(_SENT.format(round=round) + ".safetensors")
+        source = own if own.exists() else shared
+        if not source.exists():
+            raise FedsimError(f"{path}: what was sent in that round is missing: {shared}")
+        sent = _read_sent(source, source.stat().st_mtime_ns)
+        try:
+            return Observation(sent=sent, received=received, **notes)
+        except TypeError as error:
+            raise FedsimError(f"{path}: not an observation ({error})") from error
+
     def observations(self, round: int | None = None) -> Iterator[Observation]:
         """Read the saved observations one by one, by round and client, or those of one round."""
-        sent: Weights = {}
-        sent_round = None
-        names = f"round_{'*' if round is None else round}.client_*.safetensors"
-        for path in _by_number((self.path / "observations").glob(names)):
-            received, notes = read_tensors(path)
-            own = path.with_name(path.name.replace(".client_", ".sent_to_"))
-            if own.exists():
-                sent, sent_round = read_tensors(own)[0], None
-            elif notes.get("round") != sent_round:
-                sent_round = notes.get("round")
-                sent, _ = read_tensors(path.with_name(_SENT.format(round=sent_round) + ".safetensors"))
-            try:
-                yield Observation(sent=sent, received=received, **notes)
-            except TypeError as error:
-                raise FedsimError(f"{path}: not an observation ({error})") from error
+        for place in self.observed():
+            if round in (None, place[0]):
+                yield self.observation(*place)
 
     def share_sizes(self) -> list[int]:
         """Return how many images each client owns; nothing in a replay, which trains nobody."""
@@ -381,6 +385,12 @@ def _rows(path: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     return [row for row in rows if None not in row.values()]  # a line cut short by a crash is no row
+
+
+@functools.lru_cache(maxsize=1)
+def _read_sent(path: Path, changed: int) -> Weights:
+    """Read what was sent, once for all clients of a round."""
+    return read_tensors(path)[0]
 
 
 def _by_number(paths: Iterable[Path]) -> list[Path]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from fedsim.models.foreign import fitted
 from fedsim.runfolder import RunFolder
 from fedsim.types import Observation, Task
 
-OWN = ("attack", "metric", "threat", "name", "device", "threads", "seed", "hydra.run.dir")
+OWN = ("attack", "metric", "threat", "name", "device", "threads", "attackers", "seed", "hydra.run.dir")
 TASK, TOLD = ("input_shape", "num_classes", "mean", "std"), ("learning_rate", "local_steps", "num_examples")
 
 
@@ -29,10 +29,9 @@ class TappedFolder(RunFolder):
 
     told: Mapping[str, Any]
 
-    def observations(self, round: int | None = None) -> Iterator[Observation]:
-        """Read the saved observations one by one; what the attacker is told goes before what messages say."""
-        for seen in super().observations(round):
-            yield dataclasses.replace(seen, **self.told)
+    def observation(self, round: int, client: int) -> Observation:
+        """Read a saved observation; what the attacker is told goes before what messages say."""
+        return dataclasses.replace(super().observation(round, client), **self.told)
 
 
 def is_tapped(folder: RunFolder) -> bool:

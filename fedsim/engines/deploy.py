@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fedsim import __version__, environment, progress
 from fedsim.engines.deployed import STATUS_FILE
-from fedsim.engines.engine import Apps
+from fedsim.engines.engine import Apps, Engine
 from fedsim.engines.processes import Processes
 from fedsim.errors import FedsimError
 from fedsim.runfolder import MODEL_FILE, RunFolder
@@ -28,7 +28,7 @@ LINGER = 5.0  # seconds for the server's last word to reach a shared disk
 STOPPING = 30.0  # seconds for a SuperLink to stop a run
 
 
-class Deploy:
+class Deploy(Engine):
     """A SuperLink and a SuperNode a client on this machine, or with `address` those that run already."""
 
     def __init__(

@@ -18,17 +18,18 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedsim.engines.engine import Apps
+from fedsim.engines.engine import Apps, Engine
 from fedsim.errors import FedsimError, in_words
 from fedsim.nodes import answer_who, asks_who, failure
 
 log = logging.getLogger(__name__)
 POLL = 0.5  # seconds between looks for replies; Flower's own grid takes three
+AHEAD = 64  # clients that are asked before their replies are taken
 STATUS_FILE = Path("deploy", "server.json")  # in the run folder: what the server app says of itself
 
 
 @dataclasses.dataclass(frozen=True)
-class OnGrid:
+class OnGrid(Engine):
     """The engine inside a server app: Flower has the clients at the other end of its grid."""
 
     grid: Grid
@@ -38,7 +39,7 @@ class OnGrid:
         """Run the server app until it ends."""
         from fedsim.engines.ray import stoppable
 
-        stoppable(apps.server, threading.Event(), POLL)(grid=self.grid, context=self.context)
+        stoppable(apps.server, threading.Event(), AHEAD, POLL)(grid=self.grid, context=self.context)
 
 
 server_app = ServerApp()

@@ -11,7 +11,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedsim import environment, progress
-from fedsim.engines.engine import Apps
+from fedsim.engines.engine import Apps, Engine
 from fedsim.nodes import failure
 
 log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ RUN_ID = 1
 FIRST_NODE = 1000  # client 0; node 1 is the server in Flower
 
 
-class Inline:
+class Inline(Engine):
     """All clients one after another in this process."""
 
     def play(self, apps: Apps) -> None:
