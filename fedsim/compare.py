@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -119,7 +119,6 @@ def compare(grid: Grid, folder: Path, jobs: int) -> list[str]:
     for defense in grid.defenses:
         build.experiment(build.compose([*grid.common, "attack=none", *defense.overrides, "name=check"]))
     _claim(folder, grid.common)
-    problems = list[str]()
     trainings = [
         Job(
             path=grid.training(folder, defense, seed),
@@ -128,7 +127,14 @@ def compare(grid: Grid, folder: Path, jobs: int) -> list[str]:
         for defense in grid.defenses
         for seed in grid.seeds
     ]
-    problems += _run_all(trainings, "trainings", jobs)
+    # Spawned: a forked process would share the parent's torch threads and random state.
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        problems = _run_all(trainings, "trainings", pool)
+        return problems + _run_all(_cells(grid, folder, crafting), "attacks", pool)
+
+
+def _cells(grid: Grid, folder: Path, crafting: Mapping[str, bool]) -> list[Job]:
+    """Return the attacks on finished trainings, and those that send weights of their own."""
     cells = list[Job]()
     for defense in grid.defenses:
         for seed in grid.seeds:
@@ -140,7 +146,7 @@ def compare(grid: Grid, folder: Path, jobs: int) -> list[str]:
                     cells.append(Job(path=path, overrides=overrides))
                 elif _is_complete(source):
                     cells.append(Job(path=path, overrides=attack.overrides, source=source))
-    return problems + _run_all(cells, "attacks", jobs)
+    return cells
 
 
 def _claim(folder: Path, common: Sequence[str]) -> None:
@@ -154,15 +160,11 @@ def _claim(folder: Path, common: Sequence[str]) -> None:
     write_text(path, asked)
 
 
-def _run_all(all_jobs: Iterable[Job], label: str, workers: int) -> list[str]:
+def _run_all(all_jobs: Iterable[Job], label: str, pool: ProcessPoolExecutor) -> list[str]:
     """Run the jobs that are not complete; a failed one is named and does not stop the others."""
     missing = [job for job in all_jobs if not _is_complete(job.path)]
     problems = list[str]()
-    with (
-        progress.bar(label, len(missing)) as advance,
-        # Spawned: a forked process would share the parent's torch threads and random state.
-        ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool,
-    ):
+    with progress.bar(label, len(missing)) as advance:
         running = {pool.submit(_run, job): job for job in missing}
         for done, future in enumerate(as_completed(running), start=1):
             try:

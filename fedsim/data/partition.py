@@ -1,4 +1,4 @@
-"""Who owns which training images: flwr-datasets' partitioners over the labels alone."""
+"""Who owns which training images: equal shares of all, or flwr-datasets' partitioners over the labels."""
 
 import warnings
 from typing import Any
@@ -21,10 +21,11 @@ def partition(
             f"federation.clients: {clients} clients cannot share {len(labels)} training images. "
             "Remedy: fewer clients or more data."
         )
+    order = torch.randperm(len(labels), generator=generator(seed, "partition"))
+    if kind == "iid":
+        return order.tensor_split(clients)  # flwr-datasets' own, but not by 3 ms a client
     from datasets import Dataset as Table
 
-    # IID shards are contiguous, so shuffle first: a data set sorted by class is then no special case.
-    order = torch.randperm(len(labels), generator=generator(seed, "partition"))
     table = Table.from_dict({"label": labels[order].tolist()})
     partitioner = _partitioner(kind, clients, alpha, classes_per_client, derived_seed(seed, "partition"))
     partitioner.dataset = table.add_column("index", order.tolist())
@@ -47,8 +48,6 @@ def _partitioner(kind: str, clients: int, alpha: float, classes_per_client: int,
     from flwr_datasets import partitioner
 
     small_seed = seed % 2**32  # numpy's range
-    if kind == "iid":
-        return partitioner.IidPartitioner(num_partitions=clients)
     if kind == "dirichlet":
         return partitioner.DirichletPartitioner(
             num_partitions=clients, partition_by="label", alpha=alpha, min_partition_size=1, seed=small_seed

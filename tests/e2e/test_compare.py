@@ -33,8 +33,11 @@ SMALL = (
 GRID = ("attack=[ilrg,idlg,stein_exact]", "defense=[none,{noise: {sigma: 0.5}},[clip,sparsify]]", "jobs=2")
 
 
-def command(folder: Path, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "fedsim", "compare", *GRID, *SMALL, f"into={folder}", *arguments]
+PART = ("attack=[ilrg]", "defense=[none,[clip,sparsify]]", "jobs=2")
+
+
+def command(folder: Path, *arguments: str, grid: tuple[str, ...] = GRID) -> list[str]:
+    return [sys.executable, "-m", "fedsim", "compare", *grid, *SMALL, f"into={folder}", *arguments]
 
 
 @pytest.fixture(scope="module")
@@ -100,17 +103,18 @@ def test_finished_runs_of_other_settings_are_not_mixed_in(compared: Path, tmp_pa
 def test_a_kill_in_the_middle_loses_nothing_that_was_done(compared: Path, tmp_path: Path) -> None:
     folder = tmp_path / "grid"
     with (tmp_path / "out").open("w") as out:
-        process = subprocess.Popen(
-            command(folder), stdout=out, stderr=out, cwd=tmp_path, start_new_session=True
-        )
+        program = command(folder, grid=PART)
+        process = subprocess.Popen(program, stdout=out, stderr=out, cwd=tmp_path, start_new_session=True)
         deadline = time.monotonic() + 120
         while not list(folder.glob("trainings/*/summary.json")) and time.monotonic() < deadline:
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    again = subprocess.run(command(folder), capture_output=True, text=True, cwd=tmp_path, check=False)
+    again = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert again.returncode == 0, again.stderr
-    assert figures(folder) == figures(compared)
+    found = figures(folder)
+    assert found
+    assert found.items() <= figures(compared).items()
 
 
 def test_failed_cells_are_shown_and_stop_nothing_and_giving_up_is_a_result(tmp_path: Path) -> None:

@@ -25,6 +25,17 @@ def test_iid_gives_every_client_every_class_although_the_data_are_sorted() -> No
         assert (LABELS[share].bincount(minlength=10) > 0).all()
 
 
+@pytest.mark.parametrize("clients", [1, 7, 999])
+def test_iid_is_what_flowers_partitioner_makes_of_shuffled_data(clients: int) -> None:
+    from datasets import Dataset
+    from flwr_datasets.partitioner import IidPartitioner
+
+    flowers = IidPartitioner(num_partitions=clients)
+    flowers.dataset = Dataset.from_dict({"index": torch.cat(shares("iid", clients=1)).tolist()})
+    theirs = [flowers.load_partition(client)["index"][:] for client in range(clients)]
+    assert [share.tolist() for share in shares("iid", clients=clients)] == theirs
+
+
 def test_pathological_gives_every_client_two_classes() -> None:
     assert all(len(LABELS[share].unique()) == 2 for share in shares("pathological"))
 
