@@ -16,7 +16,7 @@ from fedsim.data.images import Images
 from fedsim.errors import FedsimError
 from fedsim.federation import Federation
 from fedsim.interfaces import Audit, Behaviour, Defense, LocalStep
-from fedsim.nodes import answer_who, client_number, failure
+from fedsim.nodes import client_number, failure
 from fedsim.randomness import generator
 from fedsim.records import DecodeOnce, arrays_of, decode, encode
 from fedsim.training import Batch, LocalWork, apply_step, batch_gradient, load_weights
@@ -59,15 +59,14 @@ def client_app(
 
     @app.query()
     def answer(message: Message, context: Context) -> Message:
-        if (asked := message.content.get("steps")) is not None:  # the audit wants to see these batches
-            return Message(_shown(asked, context), reply_to=message)
-        return answer_who(message, context)
+        """Show an audit the batches that it wants to see."""
+        return Message(_shown(message.content["steps"], context), reply_to=message)
 
     def defend(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         reply = call_next(message, context)
         made = setup()
         if made.defenses:
-            round, client = _round(message), client_number(context)
+            round, client = _round(message), client_number(message)
             given: Weights = decode(arrays_of(reply))
             weights, bits = given, FLOAT
             for place, defense in enumerate(made.defenses):
@@ -90,14 +89,14 @@ def client_app(
     def remember(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         if not setup().has_memory:
             return call_next(message, context)
-        states.restore(client_number(context), context)
+        states.restore(client_number(message), context)
         reply = call_next(message, context)
-        states.keep(client_number(context), _round(message), context)
+        states.keep(client_number(message), _round(message), context)
         return reply
 
     @app.train(mods=[_report_errors, remember, defend])
     def train(message: Message, context: Context) -> Message:
-        made, round, client = setup(), _round(message), client_number(context)
+        made, round, client = setup(), _round(message), client_number(message)
         torch.set_num_threads(made.threads)  # sums depend on it: alike on every engine
         sent = decode_once(arrays_of(message))
         if made.audit is not None or made.behaviours:

@@ -23,7 +23,7 @@ from fedsim.errors import FedsimError, shortened
 from fedsim.federation import Federation
 from fedsim.interfaces import Attack, Audit, Submission
 from fedsim.models.batch_norm import set_batch_norm
-from fedsim.nodes import who_is_who
+from fedsim.nodes import clients_of_nodes, told_number
 from fedsim.records import arrays_of, decode, encode
 from fedsim.training import Batch, load_weights
 from fedsim.types import ALL, Fault, Observation, RoundResult, Task, Verdict, Weights, reply_problem
@@ -65,7 +65,7 @@ def server_app(setup: ServerSetup) -> ServerApp:
         torch.set_num_threads(setup.threads)
         started = time.perf_counter()
         initial = {name: p.detach().cpu().clone() for name, p in setup.model.named_parameters()}
-        strategy = ObservingStrategy(setup=setup, nodes=who_is_who(grid, setup.federation.clients))
+        strategy = ObservingStrategy(setup=setup, nodes=clients_of_nodes(grid, setup.federation.clients))
         with progress.bar("rounds", setup.federation.rounds) as advance:
 
             def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
@@ -113,7 +113,7 @@ class ObservingStrategy(Strategy):
         node_of = {client: node for node, client in self.nodes.items()}
         return [
             Message(
-                RecordDict({"arrays": broadcast}),
+                RecordDict({"arrays": broadcast, "you": told_number(client)}),
                 node_of[client],
                 MessageType.TRAIN,
                 group_id=str(server_round),

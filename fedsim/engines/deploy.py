@@ -93,9 +93,9 @@ class Deploy(Engine):
         executor = ["flower-superexec", "--insecure", "--runtime-api-address"]
         processes.start("superexec", [*executor, link], _variables(private, "superlink"))
         for client, port in enumerate(ports[1:]):
-            name, who = f"supernode_{client}", f"partition-id={client} num-partitions={clients}"
+            name = f"supernode_{client}"
             node = ["flower-supernode", *shared, "--port", str(port), "--superlink", link]
-            processes.start(name, [*node, "--node-config", who], _variables(private, name))
+            processes.start(name, node, _variables(private, name))
             own = [*executor, f"{LOOPBACK}:{port}"]
             processes.start(f"superexec_{client}", own, _variables(private, name))
         return link

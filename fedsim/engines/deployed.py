@@ -20,7 +20,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedsim.engines.engine import Apps, Engine
 from fedsim.errors import FedsimError, in_words
-from fedsim.nodes import answer_who, asks_who, failure
+from fedsim.nodes import failure
 
 log = logging.getLogger(__name__)
 POLL = 0.5  # seconds between looks for replies; Flower's own grid takes three
@@ -82,8 +82,6 @@ class RebuiltClientApp(ClientApp):
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Answer a message."""
-        if asks_who(message):  # without a second's import of torch
-            return answer_who(message, context)
         try:
             return _client_app(run_folder(context))(message, context)
         except Exception as error:
