@@ -45,6 +45,7 @@ def main() -> None:
             folder = Path(name) / str(number)
             process = fedsim(*SETTINGS, f"hydra.run.dir={folder}")
             while not (folder / "config.yaml").exists():  # before, there is nothing to resume
+                assert process.poll() is None, "the run ended by itself"
                 time.sleep(0.01)
             time.sleep(chance.uniform(0, 0.8 * seconds))
             os.kill(process.pid, signal.SIGKILL)
@@ -52,6 +53,7 @@ def main() -> None:
             moments.append(RunFolder(folder).last_round()[0])
             fedsim("resume", str(folder)).wait()
             same += figures(folder) == figures(whole)
+            print(f"killed after round {moments[-1]}: {same} of {number + 1} the same", flush=True)
     print(f"killed after rounds {sorted(moments)}: {same} of {KILLS} resumed to the same figures")
 
 

@@ -17,11 +17,11 @@ COMMON = ("data=synthetic", "data.shape=[1,28,28]", "federation.batch_size=8", "
 
 
 def measured(*overrides: str) -> dict[str, float]:
-    """Run a setting in a process of its own."""
+    """Run a setting in a process of its own, twice; the faster one counts on a machine that others use."""
     command = [sys.executable, __file__, "--one", *overrides]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    runs = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(2)]
+    found: list[dict[str, float]] = [json.loads(run.stdout.splitlines()[-1]) for run in runs]
+    return min(found, key=lambda figures: figures["play"])
 
 
 def one(*overrides: str) -> None:

@@ -95,7 +95,9 @@ def threat_model(config: dict[str, Any]) -> str:
     if "wiretap" in config:
         return _tapped_model(config)
     rules, choices = config["federation"], config["choices"]
-    clients = f"{rules['clients']} client{'' if rules['clients'] == 1 else 's'}"
+    clients = f"{rules['clients']:,} client{'' if rules['clients'] == 1 else 's'}"
+    if (share := rules.get("participation", 1.0)) < 1:
+        clients += f" ({100 * share:g} % of them a round)"
     rounds = f"{rules['rounds']} round{'' if rules['rounds'] == 1 else 's'}"
     if rules["mode"] == "fedsgd":
         reply = f"the gradient of a batch of {rules['batch_size']}"
