@@ -18,6 +18,7 @@ KILLS = 20
 SETTINGS = (
     "model=lenet5",
     "federation.rounds=20",
+    "federation.clients=12",
     "federation.batch_size=16",
     "attack=ilrg",
     "metric=[lnacc]",
@@ -29,6 +30,15 @@ def fedsim(*arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
+def begun(folder: Path) -> subprocess.Popen[bytes]:
+    """Start the run, and wait until there is something to resume."""
+    process = fedsim(*SETTINGS, f"hydra.run.dir={folder}")
+    while not (folder / "config.yaml").exists():
+        assert process.poll() is None, "the run ended by itself"
+        time.sleep(0.01)
+    return process
+
+
 def figures(folder: Path) -> tuple[object, ...]:
     run = RunFolder(folder)
     return run.summary().get("status"), run.scores(), run.history(), run.guessed(), run.summary()["metrics"]
@@ -37,17 +47,15 @@ def figures(folder: Path) -> tuple[object, ...]:
 def main() -> None:
     chance = random.Random(7)
     with tempfile.TemporaryDirectory() as name:
-        whole = Path(name) / "whole"
+        whole, same, moments = Path(name) / "whole", 0, []
+        process = begun(whole)
         started = time.monotonic()
-        fedsim(*SETTINGS, f"hydra.run.dir={whole}").wait()
-        seconds, same, moments = time.monotonic() - started, 0, []
+        process.wait()
+        seconds = time.monotonic() - started
         for number in range(KILLS):
             folder = Path(name) / str(number)
-            process = fedsim(*SETTINGS, f"hydra.run.dir={folder}")
-            while not (folder / "config.yaml").exists():  # before, there is nothing to resume
-                assert process.poll() is None, "the run ended by itself"
-                time.sleep(0.01)
-            time.sleep(chance.uniform(0, 0.8 * seconds))
+            process = begun(folder)
+            time.sleep(chance.uniform(0, seconds))
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
             moments.append(RunFolder(folder).last_round()[0])
