@@ -6,7 +6,7 @@ import functools
 import logging
 import math
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -63,15 +63,17 @@ def assess(experiment: "Experiment", source: RunFolder, target: RunFolder) -> No
     """Attack every saved observation, keep the guesses, and score them against the truth."""
     rows, failed = [fault_row(fault, experiment.attack_name) for fault in source.faults()], list[Fault]()
     places = source.observed()
+    interrupted = None
     try:
         with progress.bar("attacks", len(places)) as advance:
             for done, outcome in enumerate(_outcomes(experiment, source, target, places), start=1):
                 rows += outcome.rows
-                if outcome.interrupted is not None:
-                    raise outcome.interrupted
                 if outcome.fault is not None:
                     failed.append(outcome.fault)
+                interrupted = outcome.interrupted or interrupted
                 advance(done)
+        if interrupted is not None:
+            raise interrupted
     finally:  # an interrupted run keeps what it has
         target.write_scores(rows)
     if failed and len(failed) == len(places):
@@ -81,17 +83,21 @@ def assess(experiment: "Experiment", source: RunFolder, target: RunFolder) -> No
 
 def _outcomes(
     experiment: "Experiment", source: RunFolder, target: RunFolder, places: Sequence[tuple[int, int]]
-) -> Iterable[Outcome]:
+) -> Iterator[Outcome]:
     """Attack the observations at these places, in order; several processes give the same bits as one."""
     if experiment.attackers == 1 or len(places) < 2:
         # The attack's own model, holding what was sent: alike in a replay.
         model = copy.deepcopy(experiment.model).to(experiment.device)
-        return (_outcome(experiment, model, source, target, *place) for place in places)
+        for place in places:
+            yield (outcome := _outcome(experiment, model, source, target, *place))
+            if outcome.interrupted is not None:
+                return
+        return
     errands = (
         Errand(config_text=experiment.config_text, source=source, target=target, round=round, client=client)
         for round, client in places
     )
-    return experiment.engine.spread(run_errand, errands, min(experiment.attackers, len(places)))
+    yield from experiment.engine.spread(run_errand, errands, min(experiment.attackers, len(places)))
 
 
 def run_errand(errand: Errand) -> Outcome:
@@ -99,6 +105,7 @@ def run_errand(errand: Errand) -> Outcome:
     experiment, model = _rebuilt(errand.config_text)
     torch.set_num_threads(experiment.threads)
     with logged(errand.target.path):
+        log.debug("attacking round %d, client %d", errand.round, errand.client)
         return _outcome(experiment, model, errand.source, errand.target, errand.round, errand.client)
 
 
@@ -113,9 +120,14 @@ def _rebuilt(config_text: str) -> tuple["Experiment", nn.Module]:
 def _outcome(
     experiment: "Experiment", model: nn.Module, source: RunFolder, target: RunFolder, round: int, client: int
 ) -> Outcome:
-    seen = source.observation(round, client)
-    fitted(experiment.model, seen)  # a foreign model's buffers, which the evaluator needs too
-    observation = _as_known(experiment, fitted(model, seen))
+    try:
+        seen = source.observation(round, client)
+        fitted(experiment.model, seen)  # a foreign model's buffers, which the evaluator needs too
+        observation = _as_known(experiment, fitted(model, seen))
+    except FedsimError as error:  # a file that cannot be read, or not by this model
+        log.warning("round %d, client %d: %s", round, client, error)
+        unread = Fault(round=round, client=client, reason=str(error))
+        return Outcome(rows=[fault_row(unread, experiment.attack_name)], fault=unread)
     load_weights(model, observation.sent)
     size = _size_row(experiment, observation)
     try:
@@ -127,7 +139,8 @@ def _outcome(
         return Outcome(rows=rows, interrupted=stop)
     if isinstance(found, Fault):
         return Outcome(rows=[fault_row(found, experiment.attack_name), *size], fault=found)
-    target.keep_guess(round, client, found)
+    if kept is None:
+        target.keep_guess(round, client, found)
     return Outcome(rows=_scores(experiment, source, target, observation, found) + size)
 
 

@@ -25,12 +25,13 @@ from fedsim.data.partition import partition
 from fedsim.errors import FedsimError
 from fedsim.experiment import Experiment
 from fedsim.federation import Federation, round_half_up
+from fedsim.files import read_tensors, write_tensors
 from fedsim.forge import Game, Rules
 from fedsim.instances import instance, members, of_type
 from fedsim.interfaces import Attack, Audit, Behaviour, CentralTraining, Defense, Forgery, Metric
 from fedsim.models.batch_norm import set_batch_norm
 from fedsim.randomness import derived_seed, generator
-from fedsim.runfolder import PARTITION_FILE, read_tensors, write_tensors
+from fedsim.runfolder import PARTITION_FILE
 from fedsim.types import Task
 
 

@@ -232,7 +232,7 @@ def _resume(arguments: Sequence[str]) -> None:
         )
     config = build.parse_text(folder.config_text())
     if folder.summary().get("status") != "complete":
-        resume(build.experiment(config), folder)
+        resume(build.experiment(config), folder, tapped.source_of(folder))
     _announce(folder, last_line=True)
 
 
@@ -260,7 +260,7 @@ def _compare(arguments: Sequence[str]) -> None:
 
 def _prove(arguments: Sequence[str]) -> None:
     from fedsim import build
-    from fedsim.runfolder import write_text
+    from fedsim.files import write_text
 
     audit, training, config = _central(arguments)
     path = audit.prove_training(training)
@@ -297,7 +297,7 @@ def _calibrate(arguments: Sequence[str]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from fedsim.runfolder import csv_text, write_text
+    from fedsim.files import csv_text, write_text
 
     audit, training, _ = _central(arguments)
     findings = [asdict(finding) for finding in audit.calibrate(training)]
@@ -317,9 +317,9 @@ def _forge(arguments: Sequence[str]) -> None:
     import torch
 
     from fedsim import build
+    from fedsim.files import write_text
     from fedsim.forge import Move, play
     from fedsim.report.forging import print_moves, refutation, write_forging
-    from fedsim.runfolder import write_text
 
     overrides = [argument for argument in arguments if argument not in ("-m", "--multirun")]
     named = {override.partition("=")[0] for override in overrides}

@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context
 
+from fedsim.files import read_tensors, write_tensors
 from fedsim.records import decode, encode
-from fedsim.runfolder import read_tensors, write_tensors
 
 KEPT = "kept on disk"  # in a client's state: it is the disk's, or newer
 PROOF = "proof"
@@ -42,9 +42,9 @@ class ClientStates:
         if isinstance(proof, ConfigRecord) and isinstance(sealed := proof.get("sealed"), bytes):
             tensors[PROOF] = torch.frombuffer(bytearray(sealed), dtype=torch.uint8)
         earlier = self._files(client)[:-1]
-        write_tensors(self.folder / f"client_{client}.round_{round:06d}.safetensors", tensors)
+        write_tensors(self.folder / str(client) / f"round_{round:06d}.safetensors", tensors)
         for path in earlier:
             path.unlink()
 
     def _files(self, client: int) -> list[Path]:
-        return sorted(self.folder.glob(f"client_{client}.round_*.safetensors"))
+        return sorted((self.folder / str(client)).glob("round_*.safetensors"))

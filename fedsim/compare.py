@@ -16,7 +16,8 @@ from fedsim import build, progress
 from fedsim.assess import GAVE_UP, GaveUp
 from fedsim.errors import FedsimError, in_words
 from fedsim.experiment import record_failure, replay, run
-from fedsim.runfolder import RunFolder, write_text
+from fedsim.files import write_text
+from fedsim.runfolder import RunFolder
 
 COMPLETE = "complete"
 

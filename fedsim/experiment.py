@@ -24,9 +24,10 @@ from fedsim.data.images import Images
 from fedsim.engines.engine import Apps, Engine
 from fedsim.errors import FedsimError, in_words
 from fedsim.federation import Federation
+from fedsim.files import write_text
 from fedsim.interfaces import Attack, Audit, Defense, Metric
 from fedsim.logs import logged
-from fedsim.runfolder import RunFolder, metric_lines, write_text
+from fedsim.runfolder import RunFolder, metric_lines
 from fedsim.server import ServerSetup, server_app
 from fedsim.types import (
     Task,
@@ -120,6 +121,11 @@ def play(experiment: Experiment, folder: RunFolder, done: int = 0) -> None:
     )
     try:
         experiment.engine.play(apps)
+        if (ended := folder.last_round()[0]) < experiment.federation.rounds:
+            raise FedsimError(
+                f"the server ended after round {ended} of {experiment.federation.rounds} without a word. "
+                "Remedy: fedsim resume goes on from there."
+            )
     finally:  # a run that ends here still says in scores.csv which clients failed
         folder.write_scores([fault_row(fault, experiment.attack_name) for fault in folder.faults()])
 
@@ -129,7 +135,7 @@ def recorded(experiment: Experiment, folder: RunFolder) -> Iterator[None]:
     """Log to the run folder, and write summary and report however the block ends."""
     from fedsim.report.run import write_report
 
-    with logged(folder.path):
+    with folder.claimed(), logged(folder.path):
         started, status = time.perf_counter(), "complete"
         torch.set_num_threads(experiment.threads)
         try:

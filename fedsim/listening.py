@@ -5,7 +5,7 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
@@ -48,7 +48,10 @@ class Round:
     """What was seen of the round that is being played."""
 
     number: int = 0
-    asked: dict[int, Question | None] = field(default_factory=dict)  # None: what was sent is unreadable
+    before: int = 0  # rounds of earlier starts of the same strategy, which begin at 1 again
+    first: Question | None = None
+    latest: Question | None = None
+    asked: dict[int, Question | None] = field(default_factory=dict)  # None: unreadable, or answered
     answered: set[int] = field(default_factory=set)
 
 
@@ -95,7 +98,10 @@ class Listener:
 
     def asked(self, round: int, messages: Iterable[Message]) -> Iterable[Message]:
         """Pass messages on, and note what they ask."""
-        self.now.number = round
+        if round + self.now.before <= self.now.number:
+            self.now.before = self.now.number
+        self.now.number = round = round + self.now.before
+        self.now.first = self.now.latest = None
         self.now.asked.clear()
         self.now.answered.clear()
         if not self.taps(round):
@@ -104,12 +110,14 @@ class Listener:
 
     def answered(self, round: int, replies: Iterable[Message]) -> Iterable[Message]:
         """Pass replies on, and keep what they tell."""
+        round += self.now.before
         if not self.taps(round):
             return replies
         return _passed(replies, functools.partial(self._note_reply, round))
 
     def ended(self, round: int) -> None:
         """Report clients that kept silent, attack what was seen, and say how far the tap has come."""
+        round += self.now.before
         if not self.taps(round):
             return
         for client in sorted(self.now.asked.keys() - self.now.answered):
@@ -135,16 +143,15 @@ class Listener:
         """Read a message's weights, once for all clients that get the same."""
         record = _only_arrays(content, self.arrays_key)
         config = tuple(cast(Iterable[Record], content.config_records.values()))
-        others = [question for question in self.now.asked.values() if question is not None]
-        for other in others:
-            if other.record is record:
-                return Question(
-                    record=record, exact=other.exact, kept=other.kept, config=config, shared=other.shared
-                )
+        for other in (self.now.first, self.now.latest):
+            if other is not None and other.record is record:
+                return replace(other, config=config)
         exact = decode(record)  # at once: a strategy may take the record apart afterwards
         kept = _as_kept(exact)
-        shared = not others or _equal(kept, others[0].kept)
-        return Question(record=record, exact=exact, kept=kept, config=config, shared=shared)
+        shared = self.now.first is None or _equal(kept, self.now.first.kept)
+        question = Question(record=record, exact=exact, kept=kept, config=config, shared=shared)
+        self.now.first, self.now.latest = self.now.first or question, question
+        return question
 
     def _note_reply(self, round: int, reply: Message) -> None:
         client = NOBODY
@@ -153,6 +160,7 @@ class Listener:
             self.now.answered.add(client)
             observation, shared = self._observation(round, client, reply)
             self.folder.keep_observation(observation, own_sent=not shared)
+            self.now.asked[client] = None  # weights of its own, if it got some, need not wait any longer
         except Exception as error:
             self._fault(round, client, error)
 

@@ -10,11 +10,18 @@ from fedsim.training import load_weights
 log = logging.getLogger(__name__)
 
 
-def resume(experiment: Experiment, folder: RunFolder) -> RunFolder:
-    """Go on with a run that was interrupted: after its last complete round, or with its attacks."""
-    done, weights = folder.last_round()
-    folder.forget_after(done if done else -1)
+def resume(experiment: Experiment, folder: RunFolder, source: RunFolder | None = None) -> RunFolder:
+    """Go on with a run that was interrupted: after its last complete round, or with its attacks.
+
+    source: the run that it attacks, if it is a replay.
+    """
     with recorded(experiment, folder):
+        if source is not None:
+            folder.adopt(source)
+            assess(experiment, source, folder)
+            return folder
+        done, weights = folder.last_round()
+        folder.forget_after(done if done else -1)
         log.info("resumed after round %d", done)
         if weights and done:
             load_weights(experiment.model, weights)

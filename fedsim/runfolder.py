@@ -10,28 +10,27 @@ model.safetensors               the final global model
 log.txt, figures/, report.html
 """
 
-import csv
+import fcntl
 import functools
-import io
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 from torch import Tensor
 
 from fedsim.errors import FedsimError, shortened
+from fedsim.files import append_row, csv_text, read_rows, read_tensors, write_tensors, write_text
 from fedsim.types import Fault, Observation, Reconstruction, RoundResult, Truth, Verdict, Weights
 
 MODEL_FILE = "model.safetensors"
+SOURCE_FILE = "replayed.txt"  # in a replay: the folder of the run that it attacks
 PARTITION_FILE = "partition.safetensors"
 _SENT, _RECEIVED = "round_{round}.sent", "round_{round}.client_{client}"
 _OWN_SENT = "round_{round}.sent_to_{client}"  # where a strategy sends each client something else
@@ -88,42 +87,6 @@ def as_figure(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.3f}"
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old content or the new one, never half of it."""
-    _write_whole(path, text.encode())
-
-
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any] | None = None) -> None:
-    """Write tensors, and notes as JSON beside them, whole or not at all."""
-    plain = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
-    _write_whole(path, save(plain, metadata={"notes": json.dumps(dict(notes or {}))}))
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    temporary = f"{path}.{os.getpid()}.tmp"
-    try:
-        file = open(temporary, "wb")  # noqa: SIM115 (closed below, opened again when the folder is new)
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(temporary, "wb")  # noqa: SIM115
-    with file:
-        file.write(content)
-    os.replace(temporary, path)
-
-
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what write_tensors wrote."""
-    if not path.is_file():
-        raise FedsimError(f"no such file: {path}. Remedy: name a run folder that holds it.")
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-            notes: dict[str, Any] = json.loads((file.metadata() or {}).get("notes", "{}"))
-    except (SafetensorError, ValueError, OSError) as error:
-        raise FedsimError(f"{path}: not a readable safetensors file ({error})") from error
-    return tensors, notes
-
-
 @dataclass(frozen=True)
 class RunFolder:
     """Reads and writes one run's files."""
@@ -157,19 +120,18 @@ class RunFolder:
 
     def observations(self, round: int | None = None) -> Iterator[Observation]:
         """Read the saved observations one by one, by round and client, or those of one round."""
-        for place in self.observed():
-            if round in (None, place[0]):
-                yield self.observation(*place)
+        for place in self.observed(round):
+            yield self.observation(*place)
 
     def share_sizes(self) -> list[int]:
         """Return how many images each client owns; nothing in a replay, which trains nobody."""
         path = self.path / PARTITION_FILE
         return [len(share) for share in read_tensors(path)[0].values()] if path.exists() else []
 
-    def observed(self) -> list[tuple[int, int]]:
-        """Return (round, client) of every saved observation, in order."""
-        paths = _by_number((self.path / "observations").glob("round_*.client_*.safetensors"))
-        return [_numbers(path) for path in paths]
+    def observed(self, round: int | None = None) -> list[tuple[int, int]]:
+        """Return (round, client) of every saved observation, in order, or of those of one round."""
+        names = f"round_{'*' if round is None else round}.client_*.safetensors"
+        return [_numbers(path) for path in _by_number((self.path / "observations").glob(names))]
 
     def count_observations(self) -> int:
         """Return how many observations are saved."""
@@ -240,10 +202,10 @@ class RunFolder:
         for name, row in (("history.csv", RoundResult), ("faults.csv", Fault), ("verdicts.csv", Verdict)):
             path = self.path / name
             if path.exists():
-                kept = [line for line in _rows(path) if int(line["round"]) <= round]
+                kept = [line for line in read_rows(path) if int(line["round"]) <= round]
                 names = [field.name for field in fields(row)]
                 write_text(path, csv_text([names, *([line[name] for name in names] for line in kept)]))
-        for path in self.path.glob("*/*round_*"):
+        for path in (*self.path.glob("*/*round_*"), *self.path.glob("clients/*/round_*")):
             found = re.search(r"round_(\d+)", path.name)
             if found and int(found[1]) > round:
                 path.unlink()
@@ -252,18 +214,18 @@ class RunFolder:
 
     def keep_fault(self, fault: Fault) -> None:
         """Add a fault to faults.csv."""
-        _append(self.path / "faults.csv", replace(fault, reason=shortened(fault.reason)))
+        append_row(self.path / "faults.csv", replace(fault, reason=shortened(fault.reason)))
 
     def faults(self) -> list[Fault]:
         """Read faults.csv."""
         return [
             Fault(round=int(row["round"]), client=int(row["client"]), reason=row["reason"])
-            for row in _rows(self.path / "faults.csv")
+            for row in read_rows(self.path / "faults.csv")
         ]
 
     def keep_verdict(self, verdict: Verdict) -> None:
         """Add an audit's verdict to verdicts.csv."""
-        _append(self.path / "verdicts.csv", verdict)
+        append_row(self.path / "verdicts.csv", verdict)
 
     def verdicts(self) -> list[Verdict]:
         """Read verdicts.csv."""
@@ -282,7 +244,7 @@ class RunFolder:
                 seconds=float(row["seconds"]),
                 bytes=int(row["bytes"]),
             )
-            for row in _rows(self.path / "verdicts.csv")
+            for row in read_rows(self.path / "verdicts.csv")
         ]
 
     def keep_cheats(self, cheats: Sequence[str]) -> None:
@@ -292,11 +254,13 @@ class RunFolder:
 
     def cheats(self) -> dict[int, str]:
         """Read who cheats, and how; empty when nobody does."""
-        return {int(row["client"]): row["cheat"] for row in _rows(self.path / "cheats.csv") if row["cheat"]}
+        return {
+            int(row["client"]): row["cheat"] for row in read_rows(self.path / "cheats.csv") if row["cheat"]
+        }
 
     def keep_round(self, result: RoundResult) -> None:
         """Add a round's test result to history.csv."""
-        _append(self.path / "history.csv", result)
+        append_row(self.path / "history.csv", result)
 
     def history(self) -> list[RoundResult]:
         """Read history.csv."""
@@ -304,7 +268,7 @@ class RunFolder:
             RoundResult(
                 round=int(row["round"]), **{name: float(row[name]) for name in row if name != "round"}
             )
-            for row in _rows(self.path / "history.csv")
+            for row in read_rows(self.path / "history.csv")
         ]
 
     def write_scores(self, rows: Sequence[ScoreRow]) -> None:
@@ -325,7 +289,7 @@ class RunFolder:
                 blind=float(row["blind"]) if row["blind"] else None,
                 error=row["error"],
             )
-            for row in _rows(self.path / "scores.csv")
+            for row in read_rows(self.path / "scores.csv")
         ]
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
@@ -344,12 +308,30 @@ class RunFolder:
         return content
 
     def adopt(self, source: "RunFolder") -> None:
-        """Copy what a replay takes over from the run that it attacks: truth, history, clients' faults."""
+        """Note which run a replay attacks, and copy what it takes over: truth, history, clients' faults."""
+        write_text(self.path / SOURCE_FILE, str(source.path.resolve()))
         if (source.path / "truth").is_dir():
-            shutil.copytree(source.path / "truth", self.path / "truth")
+            shutil.copytree(source.path / "truth", self.path / "truth", dirs_exist_ok=True)
         for name in ("history.csv", "faults.csv", "verdicts.csv", "cheats.csv"):
             if (source.path / name).is_file():
                 shutil.copy(source.path / name, self.path / name)
+
+    def source(self) -> Path | None:
+        """Return the run that this replay attacks; None: it is no replay."""
+        path = self.path / SOURCE_FILE
+        return Path(path.read_text(encoding="utf-8")) if path.exists() else None
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Keep other processes from writing here, too; the claim ends with this process at the latest."""
+        with (self.path / "config.yaml").open(encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise FedsimError(
+                    f"{self.path}: another process is writing this run. Remedy: wait for its end, or stop it."
+                ) from error
+            yield
 
     def config_text(self) -> str:
         """Read config.yaml."""
@@ -362,29 +344,6 @@ class RunFolder:
 
     def _place(self, kind: str, round: int, client: int) -> Path:
         return self.path / kind / (_RECEIVED.format(round=round, client=client) + ".safetensors")
-
-
-def csv_text(lines: Iterable[Sequence[str]]) -> str:
-    """Return lines as CSV."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(lines)
-    return text.getvalue()
-
-
-def _append(path: Path, row: Fault | RoundResult | Verdict) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [] if path.exists() else [list(asdict(row))]
-    with path.open("a", encoding="utf-8", newline="") as file:
-        values = ["" if value is None else str(value) for value in asdict(row).values()]
-        file.write(csv_text([*lines, values]))
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    return [row for row in rows if None not in row.values()]  # a line cut short by a crash is no row
 
 
 @functools.lru_cache(maxsize=1)

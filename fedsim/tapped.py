@@ -20,6 +20,7 @@ from fedsim.runfolder import RunFolder
 from fedsim.types import Observation, Task
 
 OWN = ("attack", "metric", "threat", "name", "device", "threads", "attackers", "seed", "hydra.run.dir")
+PARTS = ("model.", "attack.", "metric.", "threat.")
 TASK, TOLD = ("input_shape", "num_classes", "mean", "std"), ("learning_rate", "local_steps", "num_examples")
 
 
@@ -37,7 +38,17 @@ class TappedFolder(RunFolder):
 def is_tapped(folder: RunFolder) -> bool:
     """Say whether a Wiretap filled this folder."""
     has_config = (folder.path / "config.yaml").is_file()  # its lack is reported where it is needed
-    return has_config and "wiretap" in OmegaConf.create(folder.config_text())
+    return has_config and folder.source() is None and "wiretap" in OmegaConf.create(folder.config_text())
+
+
+def source_of(replay: RunFolder) -> RunFolder | None:
+    """Return the folder that a replay attacks, with what it was told; None: it is no replay."""
+    path = replay.source()
+    config = build.parse_text(replay.config_text())
+    if path is None or "wiretap" not in config:
+        return None if path is None else RunFolder(path)
+    told: Any = OmegaConf.to_container(config.wiretap.told)
+    return TappedFolder(path, told)
 
 
 def compose_tapped(folder: RunFolder, overrides: Sequence[str]) -> tuple[TappedFolder, DictConfig, Path]:
@@ -46,7 +57,8 @@ def compose_tapped(folder: RunFolder, overrides: Sequence[str]) -> tuple[TappedF
     given = build.parsed(overrides)
     asked = {str(override.get_key_element()): override for override in given}
     for key, override in asked.items():
-        if key not in (*OWN, "model") and not key.startswith(("attack.", "metric.", "threat.", *_settings())):
+        plain_key = key.lstrip("+~")
+        if plain_key not in (*OWN, "model", *_settings()) and not plain_key.startswith(PARTS):
             raise FedsimError(
                 f"the replay of a tapped folder takes {', '.join(OWN)}, model=module.Class, model.ARGUMENT, "
                 f"task.{'|'.join(TASK)} and told.{'|'.join(TOLD)}|batch_norm, got {override.input_line!r}"
@@ -54,7 +66,8 @@ def compose_tapped(folder: RunFolder, overrides: Sequence[str]) -> tuple[TappedF
     task = {"mean": [0.5], "std": [0.5]} | (noted["task"] or {}) | _under("task", asked)
     path, arguments = _model(noted, asked)
     short = path.rpartition(".")[2]
-    plain = [str(o.input_line) for key, o in asked.items() if not key.startswith(("model", *_settings()))]
+    own = ("model", "task.", "told.")
+    plain = [str(override.input_line) for key, override in asked.items() if not key.startswith(own)]
     composed = build.compose_hydra(
         [f"name='replay_${{choices.attack}}_{short}_tapped'", "federation=fedavg", *plain]
     )
@@ -74,7 +87,7 @@ def compose_tapped(folder: RunFolder, overrides: Sequence[str]) -> tuple[TappedF
 
 
 def _settings() -> tuple[str, ...]:
-    return ("model.", *(f"task.{name}" for name in TASK), *(f"told.{name}" for name in (*TOLD, "batch_norm")))
+    return (*(f"task.{name}" for name in TASK), *(f"told.{name}" for name in (*TOLD, "batch_norm")))
 
 
 def _under(group: str, asked: Mapping[str, Override]) -> dict[str, Any]:

@@ -21,11 +21,12 @@ from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor, nn
 
 from fedsim.errors import FedsimError
+from fedsim.files import write_text
 from fedsim.interfaces import Attack
 from fedsim.listening import EXAMPLES, Listener, Replies
 from fedsim.models.batch_norm import BatchNormMode
 from fedsim.models.foreign import import_path, normalising
-from fedsim.runfolder import RunFolder, write_text
+from fedsim.runfolder import RunFolder
 from fedsim.types import Task, Truth
 
 __all__ = ["Task", "Wiretap", "keep_truth"]
@@ -169,9 +170,18 @@ def keep_truth(folder: str | Path, *, round: int, client: int, images: Tensor, l
     round: the message's config has it as "server-round". client: the node id, context.node_id on the client.
     images: (N, C, H, W) in [0, 1], as they are before any normalisation.
     """
-    RunFolder(Path(folder)).keep_truth(
-        Truth(round=round, client=client, images=images.detach().cpu(), labels=labels.detach().cpu().long())
-    )
+    path, images = Path(folder).expanduser().resolve(), images.detach().cpu()
+    if not (path / "config.yaml").is_file():
+        raise FedsimError(f"keep_truth: {path} is no tapped folder. Remedy: the folder that the Wiretap has.")
+    fits = images.is_floating_point() and images.ndim == 4 and len(images) == len(labels) > 0
+    if not fits or not 0 <= float(images.min()) <= float(images.max()) <= 1:
+        raise FedsimError(
+            "keep_truth: expected floats of shape (N, C, H, W) in [0, 1] with N labels, got "
+            f"{images.dtype} of shape {tuple(images.shape)} with {len(labels)} labels. "
+            "Remedy: the images before they are normalised, divided by 255 if they are bytes."
+        )
+    labels = labels.detach().cpu().long()
+    RunFolder(path).keep_truth(Truth(round=round, client=client, images=images, labels=labels))
 
 
 def _setting(strategy: object, name: str, default: str) -> str:

@@ -50,8 +50,9 @@ def serve(grid: Grid, context: Context) -> None:
     """Play a run's rounds, or without a run folder a whole experiment."""
     from fedsim import build, environment
     from fedsim.experiment import play, run
+    from fedsim.files import write_text
     from fedsim.logs import logged
-    from fedsim.runfolder import RunFolder, write_text
+    from fedsim.runfolder import RunFolder
     from fedsim.training import load_weights
 
     environment.silence_flower()
@@ -69,8 +70,8 @@ def serve(grid: Grid, context: Context) -> None:
             if done:
                 load_weights(experiment.model, folder.last_round()[1])
             play(dataclasses.replace(experiment, engine=engine), folder, done)
-        except Exception as error:
-            problem = in_words(error)
+        except BaseException as error:  # Flower ends a stopped run with SystemExit
+            problem = in_words(error) if isinstance(error, Exception) else f"stopped ({type(error).__name__})"
             log.debug("%s", traceback.format_exc())
             raise
         finally:

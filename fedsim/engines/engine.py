@@ -1,11 +1,17 @@
 """What an engine is given to play, and what it does with it."""
 
+import contextlib
+import os
+import signal
+import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import active_children, get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,6 +20,9 @@ from flwr.serverapp import ServerApp
 
 from fedsim.errors import FedsimError
 
+GRACE = 10.0  # seconds for an interrupted attack to hand over what it has
+GLANCE = 0.5  # seconds between looks at the parent
+STOPPED = threading.Event()  # in a process that attacks: Ctrl-C was pressed
 Item = TypeVar("Item")
 Handle = TypeVar("Handle")
 Found = TypeVar("Found")
@@ -44,14 +53,32 @@ class Engine:
         """Yield what a function makes of every item, in order, by so many processes of this machine."""
         others = active_children()
         # Spawned: a forked process would share the parent's torch threads and random state.
-        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        pool = ProcessPoolExecutor(
+            processes, mp_context=get_context("spawn"), initializer=_begin, initargs=(os.getpid(),)
+        )
+        begun = deque[Future[Found]]()
+        with pool:
             try:
-                yield from in_order(lambda item: pool.submit(function, item), Future.result, items, processes)
+                yield from in_order(
+                    lambda item: pool.submit(_interruptible, function, item),
+                    Future.result,
+                    items,
+                    processes,
+                    begun,
+                )
+            except KeyboardInterrupt:  # who is at it got the Ctrl-C, too, and may have something to show
+                pool.shutdown(wait=False, cancel_futures=True)
+                deadline = time.monotonic() + GRACE
+                try:
+                    for future in begun:
+                        with contextlib.suppress(CancelledError, TimeoutError, KeyboardInterrupt):
+                            yield future.result(timeout=max(0.0, deadline - time.monotonic()))
+                finally:
+                    _end_children(others)
+                raise
             except BaseException as error:
                 pool.shutdown(wait=False, cancel_futures=True)
-                for child in active_children():  # an attack may take hours
-                    if child not in others:
-                        child.terminate()
+                _end_children(others)
                 if isinstance(error, BrokenProcessPool):
                     raise FedsimError(
                         "a process that attacked was killed, perhaps for lack of memory. Remedy: fewer "
@@ -61,13 +88,50 @@ class Engine:
 
 
 def in_order(
-    submit: Callable[[Item], Handle], result: Callable[[Handle], Found], items: Iterable[Item], most: int
+    submit: Callable[[Item], Handle],
+    result: Callable[[Handle], Found],
+    items: Iterable[Item],
+    most: int,
+    begun: deque[Handle],
 ) -> Iterator[Found]:
     """Yield the results of submitted items in order, with at most twice so many begun as can run at once."""
-    begun = deque[Handle]()
     for item in items:
         begun.append(submit(item))
         if len(begun) >= 2 * most:
-            yield result(begun.popleft())
+            yield result(begun[0])
+            begun.popleft()
     while begun:
-        yield result(begun.popleft())
+        yield result(begun[0])
+        begun.popleft()
+
+
+def _begin(parent: int) -> None:
+    """Let a process end with the one that started it, even by kill -9; Ctrl-C is for what it works on."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(GLANCE)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _interruptible(function: Callable[[Item], Found], item: Item) -> Found:
+    def interrupt(number: int, frame: object) -> None:
+        STOPPED.set()
+        raise KeyboardInterrupt
+
+    if STOPPED.is_set():
+        raise CancelledError
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        return function(item)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _end_children(others: Collection[BaseProcess]) -> None:
+    for child in active_children():  # an attack may take hours
+        if child not in others:
+            child.terminate()

@@ -4,6 +4,7 @@ import math
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -74,9 +75,11 @@ class Ray(Engine):
         ray.init(**self._start())
         try:
             task = ray.remote(**self.resources)(function)
-            yield from in_order(task.remote, ray.get, items, processes)
+            yield from in_order(task.remote, ray.get, items, processes, deque())
         except ray.exceptions.RayError as error:
-            words = " ".join(str(getattr(error, "cause", None) or error).split())
+            if isinstance(cause := getattr(error, "cause", None), FedsimError):
+                raise cause from error
+            words = " ".join(str(cause or error).split())
             raise FedsimError(f"Ray failed: {words}. fedsim resume goes on with what is missing.") from error
         finally:
             ray.shutdown()  # also ends what is running

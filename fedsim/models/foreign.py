@@ -45,9 +45,10 @@ def user_model(task: Task, *, name: str, arguments: Mapping[str, Any] | None = N
     return model
 
 
-def import_path(model: nn.Module) -> str:
-    """Return where a model's class can be imported from."""
-    return f"{type(model).__module__}.{type(model).__qualname__}"
+def import_path(model: nn.Module) -> str | None:
+    """Return where a model's class can be imported from, if it can."""
+    path = f"{type(model).__module__}.{type(model).__qualname__}"
+    return None if path.startswith("__main__.") or "<locals>" in path else path
 
 
 def normalising(model: nn.Module, task: Task) -> nn.Module:

@@ -10,10 +10,11 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from fedsim.compare import COMPLETE, Choice, Grid, has_result
+from fedsim.files import csv_text, write_text
 from fedsim.metrics.image_matching import match_to_truth, peak_signal_to_noise
 from fedsim.report.figures import curves_figure, heat_figure, rows_figure, scatter_figure
 from fedsim.report.page import write_page
-from fedsim.runfolder import RunFolder, as_figure, csv_text, write_text
+from fedsim.runfolder import RunFolder, as_figure
 
 AUDITED = ("detection", "false_rejects", "recomputed")
 # Of a defence, whatever attacks it.

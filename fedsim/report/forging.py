@@ -17,10 +17,10 @@ from rich.table import Table
 from scipy.stats import spearmanr
 from torch import Tensor
 
+from fedsim.files import csv_text, write_tensors, write_text
 from fedsim.forge import Move
 from fedsim.report.figures import INK
 from fedsim.report.page import write_page
-from fedsim.runfolder import csv_text, write_tensors, write_text
 
 SHOWN = 10  # images of a batch in a picture
 COLOURS = ("#d64545", "#3f7cac", "#e8a33d", "#7fb685", "#8d6a9f", "#4d9078", "#b56576", "#323f4b")

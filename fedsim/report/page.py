@@ -8,7 +8,8 @@ from typing import Any
 import jinja2
 from matplotlib.figure import Figure
 
-from fedsim.runfolder import as_figure, write_text
+from fedsim.files import write_text
+from fedsim.runfolder import as_figure
 
 
 def write_page(path: Path, template: str, figures: dict[str, Figure], **values: Any) -> Path:

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 import yaml
 from hydra.experimental.callback import Callback
 
-from fedsim.runfolder import RunFolder, csv_text, write_text
+from fedsim.files import csv_text, write_text
+from fedsim.runfolder import RunFolder
 
 
 class SweepReport(Callback):

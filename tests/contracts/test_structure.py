@@ -33,7 +33,7 @@ def test_no_attack_can_see_the_truth(path: Path) -> None:
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     names |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     assert not {"Truth", "truth"} & (names | {name.split(".")[-1] for name in imported(path)})
-    modules = ("runfolder", "data", "metrics", "experiment", "build", "client", "server", "report")
+    modules = ("runfolder", "files", "data", "metrics", "experiment", "build", "client", "server", "report")
     forbidden = tuple(f"fedsim.{module}" for module in modules)
     assert not {name for name in imported(path) if name.startswith(forbidden)}
 

@@ -1,16 +1,15 @@
-"""Attacks in several processes: the same scores, and a process that dies loses nothing that was done."""
+"""Attacks in several processes: the same scores, the same words, and none that outlives the run."""
 
 import os
 import signal
-import threading
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from fedsim.errors import FedsimError
-from fedsim.experiment import run
-from fedsim.resume import resume
 from fedsim.runfolder import RunFolder
 
 SLOW = ("attack=ig", "attack.optimiser.iterations=30", "metric=[psnr,lnacc]", "federation.rounds=1")
@@ -41,30 +40,55 @@ def test_failures_in_processes_are_said_as_in_one(play_small, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_killed_process_is_named_and_resume_goes_on(small, tmp_path: Path) -> None:
-    many = (*SLOW, "attack.optimiser.iterations=400", "federation.clients=6")
-    whole = run(small(*many), tmp_path / "whole")
-    killed = threading.Thread(target=_kill_an_attacker, args=(tmp_path / "killed",))
-    killed.start()
-    with pytest.raises(FedsimError, match=r"was killed.*Remedy: fewer attackers"):
-        run(small(*many, "attackers=2"), tmp_path / "killed")
-    killed.join()
-    folder = RunFolder(tmp_path / "killed")
-    assert folder.guessed()
-    assert len(folder.guessed()) < len(whole.guessed())
-    same(whole, resume(small(*many), folder))
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL])
+def test_no_attacker_outlives_the_run_and_ctrl_c_keeps_what_they_have(by, tmp_path: Path) -> None:
+    rules = [*SLOW, "attack.optimiser.iterations=1000000", "data=synthetic", "data.shape=[1,8,8]"]
+    program = [sys.executable, "-m", "fedsim", *rules, "model=softmax", "attackers=2", "hydra.run.dir=out"]
+    process = subprocess.Popen(
+        program,
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    log, deadline = tmp_path / "out" / "log.txt", time.monotonic() + 120
+    while not (log.exists() and log.read_text().count("attacking round 1") == 2):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    begun = {child: _seconds(child) for child in _attackers(process.pid)}
+    while any(_seconds(child) < before + 3 for child, before in begun.items()):  # of CPU: others work, too
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.killpg(process.pid, by) if by == signal.SIGINT else process.kill()
+    _, errors = process.communicate(timeout=60)
+    while any(Path("/proc", str(child)).exists() for child in begun) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert len(begun) == 2
+    assert not any(Path("/proc", str(child)).exists() for child in begun)
+    folder = RunFolder(tmp_path / "out")
+    if by == signal.SIGINT:
+        assert process.returncode == 130, errors
+        assert "Traceback" not in errors
+        assert len(folder.guessed()) == 2
+        assert {row.client for row in folder.scores() if row.metric == "psnr"} == {0, 1}
 
 
-def _kill_an_attacker(folder: Path) -> None:
-    """Kill -9 a spawned process once the first guess is on disk."""
-    deadline = time.monotonic() + 120
-    while not list(folder.glob("guesses/*")) and time.monotonic() < deadline:
-        time.sleep(0.01)
+def _attackers(parent: int) -> list[int]:
+    """Return the processes that a run has started to attack."""
+    found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             words, status = (entry / "cmdline").read_text(), (entry / "stat").read_text()
         except OSError:
             continue
-        if "spawn_main" in words and status.rsplit(")", 1)[1].split()[1] == str(os.getpid()):
-            os.kill(int(entry.name), signal.SIGKILL)
-            return
+        if "spawn_main" in words and status.rsplit(")", 1)[1].split()[1] == str(parent):
+            found.append(int(entry.name))
+    return found
+
+
+def _seconds(process: int) -> float:
+    """Return how much CPU time a process has used."""
+    user, system = Path("/proc", str(process), "stat").read_text().rsplit(")", 1)[1].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")

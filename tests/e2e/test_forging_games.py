@@ -8,10 +8,10 @@ import pytest
 
 from fedsim import build
 from fedsim.errors import FedsimError
+from fedsim.files import read_tensors
 from fedsim.forge import play
 from fedsim.interfaces import Challenge, Forgery
 from fedsim.report.forging import correlations, refutation, write_forging
-from fedsim.runfolder import read_tensors
 from fedsim.training import Batch
 
 SMALL = (

@@ -6,10 +6,12 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import fedsim.files
 import fedsim.report.run
 import fedsim.runfolder
 from fedsim import build
@@ -46,7 +48,7 @@ class Dead(BaseException):
 def die_at(monkeypatch, write: int) -> None:
     """Let the n-th write to a run folder fail, and every later one: what is on disk is what a kill leaves."""
     count = 0
-    whole, append = fedsim.runfolder._write_whole, fedsim.runfolder._append
+    whole, append = fedsim.files._write_whole, fedsim.runfolder.append_row
 
     def counted(original, torn: bool):
         def attempt(path, content):
@@ -63,8 +65,8 @@ def die_at(monkeypatch, write: int) -> None:
 
         return attempt
 
-    monkeypatch.setattr(fedsim.runfolder, "_write_whole", counted(whole, False))
-    monkeypatch.setattr(fedsim.runfolder, "_append", counted(append, True))
+    monkeypatch.setattr(fedsim.files, "_write_whole", counted(whole, False))
+    monkeypatch.setattr(fedsim.runfolder, "append_row", counted(append, True))
 
 
 def figures(folder: RunFolder) -> tuple[object, ...]:
@@ -142,3 +144,48 @@ def test_what_cannot_be_resumed_is_said(tmp_path: Path) -> None:
         _resume([str(tmp_path)])
     with pytest.raises(FedsimError, match="expected a run folder alone"):
         _resume([str(tmp_path), "seed=1"])
+
+
+def test_a_replay_goes_on_with_what_it_has_and_trains_nobody(play_small, command, tmp_path: Path) -> None:
+    play_small("attack=none", folder="base")
+    attack = ("attack=ilrg", "metric=[lnacc]")
+    for name in ("whole", "cut"):
+        command("replay", "base", *attack, f"hydra.run.dir={name}", cwd=tmp_path)
+    whole, cut = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "cut")
+    cut.write_summary({"status": "interrupted"})
+    (cut.path / "scores.csv").unlink()
+    gone = cut.path / "guesses" / "round_2.client_1.safetensors"
+    kept = cut.path / "guesses" / "round_1.client_1.safetensors"
+    gone.unlink()
+    stamp = kept.stat().st_mtime_ns
+    assert command("resume", "cut", cwd=tmp_path).returncode == 0
+    assert cut.scores() == whole.scores() != []
+    assert gone.exists()
+    assert kept.stat().st_mtime_ns == stamp
+    assert not (cut.path / "observations").exists()
+    assert not (cut.path / "model.safetensors").exists()
+
+
+def test_a_run_that_is_being_written_is_left_alone(play_small, command, tmp_path: Path) -> None:
+    folder = play_small(folder="run")
+    folder.write_summary({"status": "interrupted"})
+    with folder.claimed():
+        refused = command("resume", "run", cwd=tmp_path)
+    assert refused.returncode == 1
+    assert "another process is writing this run. Remedy" in refused.stderr
+    assert folder.summary() == {"status": "interrupted"}
+    assert command("resume", "run", cwd=tmp_path).returncode == 0
+
+
+def test_a_server_that_ends_early_is_no_complete_run(small, tmp_path: Path, monkeypatch) -> None:
+    from fedsim.engines.inline import Inline
+
+    whole = Inline.play
+
+    def stopped(self, apps):
+        whole(self, replace(apps, server=lambda grid, context: None))
+
+    monkeypatch.setattr(Inline, "play", stopped)
+    with pytest.raises(FedsimError, match=r"ended after round 0 of 2 without a word\. Remedy: fedsim resume"):
+        run(small(), tmp_path / "run")
+    assert RunFolder(tmp_path / "run").summary()["status"].startswith("failed")

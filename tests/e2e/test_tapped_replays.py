@@ -4,13 +4,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from flwr.serverapp.strategy import FedAvg
 from tapped_app import CLIENTS, TASK, Small, client_app, counts, federate, replayed, tap_with_truth
+from torch import Tensor
 
+from fedsim import tapped
 from fedsim.cli import main
 from fedsim.errors import FedsimError
 from fedsim.runfolder import RunFolder
-from fedsim.wiretap import Wiretap
+from fedsim.wiretap import Wiretap, keep_truth
 
 ROOT = Path(__file__).parents[2]
 OWN = "model=tapped_app.Small"
@@ -109,6 +112,8 @@ class Net(nn.Module):
             "told.local_steps: expected a whole number",
         ),
         (["federation.rounds=3"], "the replay of a tapped folder takes attack"),
+        ([OWN, *FORM, "task.stdev=7"], "the replay of a tapped folder takes .*got 'task.stdev=7'"),
+        ([OWN, *FORM, "told.num_examples2=7"], "got 'told.num_examples2=7'"),
     ],
 )
 def test_mistakes_in_a_replay_are_named_before_anything_is_written(
@@ -150,3 +155,48 @@ def test_the_example_app_leaks_its_labels_and_images(tmp_path, monkeypatch) -> N
     plain = [line for line in lines if "# wiretap:" not in line]
     assert len(lines) - len(plain) <= 3
     assert not any("fedsim" in line or "Wiretap" in line for line in plain)
+
+
+def test_parts_of_attacks_are_exchanged_and_an_unreadable_file_is_a_fault(tmp_path) -> None:
+    source = tap_with_truth(tmp_path / "tap", task=TASK)
+    (source / "observations" / "round_1.client_1001.safetensors").write_bytes(b"junk")
+    part = ("~attack.labels", "+attack.labels={_target_: attacks.privacy.matching.labels.TrueCounts}")
+    short = ("attack=ig", "attack.optimiser.iterations=5", "metric=[psnr]")
+    with pytest.raises(FedsimError, match="TrueCounts"):  # it gets as far as to look for the part
+        replayed(source, tmp_path / "parts", OWN, *short, *part)
+    folder = replayed(source, tmp_path / "out", OWN, *short)
+    (fault,) = [row for row in folder.scores() if row.error]
+    assert (fault.round, fault.client) == (1, 1001)
+    assert "not a readable safetensors file" in fault.error
+    assert len(folder.guessed()) == 5
+    assert tapped.source_of(folder).path == source
+    assert not tapped.is_tapped(folder)
+
+
+@pytest.mark.parametrize(
+    ("images", "labels"),
+    [
+        (torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.zeros(2)),
+        (torch.full((2, 1, 4, 4), 200.0), torch.zeros(2)),
+        (torch.zeros(2, 1, 4, 4) - 0.4, torch.zeros(2)),
+        (torch.zeros(2, 16), torch.zeros(2)),
+        (torch.zeros(2, 1, 4, 4), torch.zeros(3)),
+        (torch.full((2, 1, 4, 4), float("nan")), torch.zeros(2)),
+    ],
+)
+def test_truth_that_is_none_is_refused(tmp_path, images: Tensor, labels: Tensor) -> None:
+    tap = Wiretap(FedAvg(), tmp_path / "tap")
+    with pytest.raises(FedsimError, match=r"keep_truth: expected floats .* in \[0, 1\].*Remedy"):
+        tap.keep_truth(round=1, client=1000, images=images, labels=labels)
+    with pytest.raises(FedsimError, match=r"is no tapped folder\. Remedy"):
+        keep_truth(tmp_path / "elsewhere", round=1, client=1000, images=images, labels=labels)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_class_that_nobody_can_import_is_not_noted(tmp_path) -> None:
+    class Local(Small):
+        pass
+
+    Wiretap(FedAvg(), tmp_path / "tap", model=Local(), task=TASK)
+    with pytest.raises(FedsimError, match=r"the Wiretap was told none\. Remedy: model="):
+        tapped.compose_tapped(RunFolder(tmp_path / "tap"), ["attack=ilrg"])

@@ -366,3 +366,13 @@ def test_a_reply_may_be_a_gradient(tmp_path) -> None:
     folder = RunFolder(tmp_path / "tap")
     assert {o.kind for o in folder.observations()} == {"gradient"}
     assert folder.guess(1, 1001).class_counts.tolist() == counts(1, 1)
+
+
+def test_a_second_start_goes_on_counting(tmp_path) -> None:
+    tap = Wiretap(FedAvg(), tmp_path / "tap")
+    for seed in (0, 1):
+        federate(tap, client_app(), seed)
+    folder = RunFolder(tmp_path / "tap")
+    assert {o.round for o in folder.observations()} == set(range(1, 2 * ROUNDS + 1))
+    starts = [next(folder.observations(round)).sent["first.weight"] for round in (1, ROUNDS + 1)]
+    assert not torch.equal(*starts)

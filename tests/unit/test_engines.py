@@ -1,5 +1,8 @@
+import os
+import signal
 import threading
 import time
+from collections import deque
 from types import SimpleNamespace
 
 import pytest
@@ -63,14 +66,16 @@ def test_results_come_in_order_and_few_are_begun() -> None:
         assert len(begun) - len(ended) <= 6
         return item
 
-    for found in in_order(submit, lambda item: item * item, range(20), 3):
+    for found in in_order(submit, lambda item: item * item, range(20), 3, deque()):
         ended.append(found)
     assert ended == [n * n for n in range(20)]
 
 
 def slow_but_first(item: int) -> int:
-    if item < 0:
+    if item == -1:
         raise ZeroDivisionError("a bad errand")
+    if item == -2:
+        os.kill(os.getpid(), signal.SIGKILL)  # as the system does when memory is short
     time.sleep(0.3 if item == 0 else 0.0)
     return 10 * item
 
@@ -79,3 +84,5 @@ def test_processes_give_results_in_order_and_errors_as_they_are() -> None:
     assert list(Inline().spread(slow_but_first, range(5), 2)) == [0, 10, 20, 30, 40]
     with pytest.raises(ZeroDivisionError, match="a bad errand"):
         list(Inline().spread(slow_but_first, [1, -1], 1))
+    with pytest.raises(FedsimError, match=r"a process that attacked was killed.*Remedy: fewer attackers"):
+        list(Inline().spread(slow_but_first, [1, -2], 1))

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from fedsim.errors import FedsimError
-from fedsim.runfolder import RunFolder, ScoreRow, read_tensors, write_tensors
+from fedsim.files import read_tensors, write_tensors
+from fedsim.runfolder import RunFolder, ScoreRow
 from fedsim.types import Fault, Observation, Reconstruction, RoundResult, Truth
 
 SENT = {"w": torch.randn(3, 2), "b": torch.randn(3)}
