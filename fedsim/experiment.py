@@ -29,10 +29,7 @@ from fedsim.interfaces import Attack, Audit, Defense, Metric
 from fedsim.logs import logged
 from fedsim.runfolder import RunFolder, metric_lines
 from fedsim.server import ServerSetup, server_app
-from fedsim.types import (
-    Task,
-    Verdict,
-)
+from fedsim.types import Task, Verdict
 
 log = logging.getLogger(__name__)
 LIBRARIES = ("torch", "torchvision", "flwr", "numpy", "hydra-core")
