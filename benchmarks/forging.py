@@ -1,6 +1,6 @@
 """Forgeries: the closed form against the pseudo-inverse, whole grey levels, fours, and counted collisions.
 
-python benchmarks/forging.py [closed_form] [lattice] [fours] [collisions] [convolutions]   (all: half an hour)
+python benchmarks/forging.py [closed_form] [lattice] [fours] [collisions] [convolutions]   (all: two hours, most of it convolutions)
 """
 
 import copy
