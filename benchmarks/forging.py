@@ -1,6 +1,7 @@
 """Forgeries: the closed form against the pseudo-inverse, whole grey levels, fours, and counted collisions.
 
-python benchmarks/forging.py [closed_form] [lattice] [fours] [collisions] [convolutions]   (all: two hours, most of it convolutions)
+python benchmarks/forging.py [closed_form] [lattice] [fours] [collisions] [convolutions]
+(ten minutes, and half an hour or more of convolutions)
 """
 
 import copy
