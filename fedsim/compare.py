@@ -1,6 +1,7 @@
 """Every attack against every defence, with the same seeds, batches and first model."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -14,6 +15,7 @@ from omegaconf import OmegaConf
 
 from fedsim import build, progress
 from fedsim.assess import GAVE_UP, GaveUp
+from fedsim.engines.processes import end_with
 from fedsim.errors import FedsimError, in_words
 from fedsim.experiment import record_failure, replay, run
 from fedsim.files import write_text
@@ -129,7 +131,8 @@ def compare(grid: Grid, folder: Path, jobs: int) -> list[str]:
         for seed in grid.seeds
     ]
     # Spawned: a forked process would share the parent's torch threads and random state.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    spawn, parent = get_context("spawn"), (os.getpid(),)
+    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=end_with, initargs=parent) as pool:
         problems = _run_all(trainings, "trainings", pool)
         return problems + _run_all(_cells(grid, folder, crafting), "attacks", pool)
 

@@ -75,7 +75,7 @@ def replay(experiment: Experiment, source: RunFolder, path: Path) -> RunFolder:
         raise FedsimError(
             f"{source.path} holds no observations to attack. Remedy: name a run with attacked rounds."
         )
-    folder = _new_folder(experiment, path)
+    folder = _new_folder(experiment, path, source)
     with recorded(experiment, folder):
         folder.adopt(source)
         assess(experiment, source, folder)
@@ -219,9 +219,12 @@ def _epsilon(experiment: Experiment, folder: RunFolder) -> float | None:
     return min((epsilon for epsilon in promised if epsilon is not None), default=None)
 
 
-def _new_folder(experiment: Experiment, path: Path) -> RunFolder:
-    """Make the run folder; an earlier run's is never written over."""
+def _new_folder(experiment: Experiment, path: Path, source: RunFolder | None = None) -> RunFolder:
+    """Make the run folder, of a replay with its source; an earlier run's is never written over."""
     if (path / "config.yaml").exists():
         raise FedsimError(f"{path} already holds a run. Remedy: another hydra.run.dir, or remove the folder.")
+    folder = RunFolder(path)
+    if source is not None:  # first: without it, a resumed replay would be taken for a run and trained
+        folder.keep_source(source)
     write_text(path / "config.yaml", experiment.config_text)
-    return RunFolder(path)
+    return folder

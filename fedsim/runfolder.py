@@ -308,13 +308,16 @@ class RunFolder:
         return content
 
     def adopt(self, source: "RunFolder") -> None:
-        """Note which run a replay attacks, and copy what it takes over: truth, history, clients' faults."""
-        write_text(self.path / SOURCE_FILE, str(source.path.resolve()))
+        """Copy what a replay takes over from the run that it attacks: truth, history, clients' faults."""
         if (source.path / "truth").is_dir():
             shutil.copytree(source.path / "truth", self.path / "truth", dirs_exist_ok=True)
         for name in ("history.csv", "faults.csv", "verdicts.csv", "cheats.csv"):
             if (source.path / name).is_file():
                 shutil.copy(source.path / name, self.path / name)
+
+    def keep_source(self, source: "RunFolder") -> None:
+        """Note which run this replay attacks."""
+        write_text(self.path / SOURCE_FILE, str(source.path.resolve()))
 
     def source(self) -> Path | None:
         """Return the run that this replay attacks; None: it is no replay."""

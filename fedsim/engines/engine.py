@@ -18,10 +18,10 @@ from typing import TypeVar
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
+from fedsim.engines.processes import end_with
 from fedsim.errors import FedsimError
 
 GRACE = 10.0  # seconds for an interrupted attack to hand over what it has
-GLANCE = 0.5  # seconds between looks at the parent
 STOPPED = threading.Event()  # in a process that attacks: Ctrl-C was pressed
 Item = TypeVar("Item")
 Handle = TypeVar("Handle")
@@ -108,13 +108,7 @@ def in_order(
 def _begin(parent: int) -> None:
     """Let a process end with the one that started it, even by kill -9; Ctrl-C is for what it works on."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(GLANCE)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    end_with(parent)
 
 
 def _interruptible(function: Callable[[Item], Found], item: Item) -> Found:

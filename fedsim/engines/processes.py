@@ -72,17 +72,23 @@ class Processes:
 def main() -> None:
     """Run a console script until it ends, or until the process that started it is gone, even by kill -9."""
     parent, script, *arguments = sys.argv[1:]
-    threading.Thread(target=_die_with, args=(int(parent),), daemon=True).start()
+    end_with(int(parent))
     sys.argv = [script, *arguments]
     found = next(iter(entry_points(group="console_scripts", name=script)))
     found.load()()
 
 
-def _die_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(GLANCE)
-    if os.getpgrp() == os.getpid():  # a group of its own, as Processes makes it
-        os.killpg(0, signal.SIGKILL)
+def end_with(parent: int) -> None:
+    """Let this process end when the one that started it is gone, and its group with it if it leads one."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(GLANCE)
+        if os.getpgrp() == os.getpid():  # a group of its own, as Processes makes it
+            os.killpg(0, signal.SIGKILL)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ import csv
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -47,6 +46,14 @@ def compared(tmp_path_factory) -> Path:
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == str(folder)
     return folder
+
+
+def group_exists(leader: int) -> bool:
+    try:
+        os.killpg(leader, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def figures(folder: Path) -> dict[tuple[str, str, str], float]:
@@ -108,8 +115,11 @@ def test_a_kill_in_the_middle_loses_nothing_that_was_done(compared: Path, tmp_pa
         deadline = time.monotonic() + 120
         while not list(folder.glob("trainings/*/summary.json")) and time.monotonic() < deadline:
             time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGKILL)
+        process.kill()  # alone: those that it started have to notice
         process.wait()
+        while group_exists(process.pid):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
     again = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert again.returncode == 0, again.stderr
     found = figures(folder)
