@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from fedsim.experiment import Experiment
 
 log = logging.getLogger(__name__)
-GAVE_UP = "gave up"  # a run's status when the attack refused every observation
 FAULT = "fault"  # the metric name of a scores.csv line that reports a failure
 
 
@@ -131,7 +130,7 @@ def _outcome(
     load_weights(model, observation.sent)
     size = _size_row(experiment, observation)
     try:
-        kept = target.whole_guess(round, client)  # of a resumed run
+        kept = target.guess(round, client, whole=True)  # of a resumed run
         found = kept or _attack(experiment, model, observation)
     except Interrupted as stop:
         target.keep_guess(round, client, stop.guess, partial=True)

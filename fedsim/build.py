@@ -6,6 +6,7 @@ from itertools import product
 from pathlib import Path
 
 import torch
+import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -14,7 +15,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, OmegaConfBaseException
 from torch import Tensor, nn
 
 from fedsim.catalog import config_dir
@@ -25,13 +26,15 @@ from fedsim.data.partition import partition
 from fedsim.errors import FedsimError
 from fedsim.experiment import Experiment
 from fedsim.federation import Federation, round_half_up
-from fedsim.files import read_tensors, write_tensors
+from fedsim.files import read_tensors
 from fedsim.forge import Game, Rules
 from fedsim.instances import instance, members, of_type
 from fedsim.interfaces import Attack, Audit, Behaviour, CentralTraining, Defense, Forgery, Metric
 from fedsim.models.batch_norm import set_batch_norm
+from fedsim.overflow import largest_entry
 from fedsim.randomness import derived_seed, generator
 from fedsim.runfolder import PARTITION_FILE
+from fedsim.storage import Storage
 from fedsim.types import Task
 
 
@@ -141,11 +144,18 @@ def _own(config: DictConfig) -> DictConfig:
 
 def experiment(config: DictConfig) -> Experiment:
     """Build everything that a run needs from a resolved config."""
+    try:
+        return _experiment(config)
+    except ConfigAttributeError as error:  # somebody else's config, or an older one
+        raise FedsimError(f"config: {error}") from error
+
+
+def _experiment(config: DictConfig) -> Experiment:
     check_top_level(config)
     check_public_images(config)
     data, defenses = _dataset(OmegaConf.to_yaml(config.data)), members(config.defense, Defense, "defense")
     config, rules = _by_the_rules(config, defenses)
-    config_text = OmegaConf.to_yaml(config)
+    config_text, model = OmegaConf.to_yaml(config), _model(config, data.task)
     return fitting(
         Experiment(
             name=str(config.name),
@@ -154,7 +164,8 @@ def experiment(config: DictConfig) -> Experiment:
             prepare_clients=functools.partial(prepare_clients, config_text),
             task=data.task,
             test=data.test,
-            model=_model(config, data.task),
+            model=model,
+            first_scale=largest_entry(dict(model.named_parameters())),
             federation=rules,
             engine=instance(config.engine, "engine"),
             attack=of_type(instance(config.attack, "attack"), Attack, "attack"),
@@ -167,6 +178,7 @@ def experiment(config: DictConfig) -> Experiment:
             device=str(config.device),
             threads=config.threads,
             attackers=config.attackers,
+            keep=str(config.get("keep", "all")),
         )
     )
 
@@ -250,7 +262,8 @@ def prepare_clients(config_text: str, folder: Path) -> Callable[[], ClientSetup]
             f"audit: a client owns {fewest} images, and a proof is of batches of {rules.batch_size}. "
             "Remedy: a smaller federation.batch_size, fewer clients, or federation.partition=iid."
         )
-    write_tensors(folder / PARTITION_FILE, {f"client_{i}": share for i, share in enumerate(shares)})
+    owned = {f"client_{i}": share for i, share in enumerate(shares)}
+    Storage(folder).write_tensors(PARTITION_FILE, owned)
     return functools.partial(client_setup, config_text, folder)
 
 
@@ -259,7 +272,9 @@ def client_setup(config_text: str, folder: Path) -> ClientSetup:
     """Build what clients need, once in each process that runs clients."""
     config = parse_text(config_text)
     data = _dataset(OmegaConf.to_yaml(config.data))
-    shares, _ = read_tensors(folder / PARTITION_FILE)
+    if (stored := Storage(folder).read_tensors(PARTITION_FILE)) is None:
+        raise FedsimError(f"no such file: {folder / PARTITION_FILE}, which says who owns which images")
+    shares = stored[0]
     rules, model = _federation(config), _model(config, data.task).to(config.device)
     set_batch_norm(model, rules.batch_norm)
     return ClientSetup(
@@ -381,7 +396,15 @@ def _cheats(config: DictConfig, rules: Federation) -> tuple[tuple[str, ...], tup
 
 
 def parse_text(text: str) -> DictConfig:
-    """Read a run's config."""
-    config = OmegaConf.create(text)
-    assert isinstance(config, DictConfig)
-    return config
+    """Read a run's config: plain values, as they were resolved, with no aliases to multiply them."""
+    try:
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
+            raise FedsimError("config.yaml: expected plain values, got an alias")
+        config = OmegaConf.create(text)
+        if isinstance(config, DictConfig):
+            OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+            if "${" not in text:
+                return config
+    except (yaml.YAMLError, OmegaConfBaseException, ValueError) as error:
+        raise FedsimError(f"config.yaml: not readable ({error})") from error
+    raise FedsimError("config.yaml: expected the plain settings of a run, got something else")

@@ -16,6 +16,8 @@ def check_top_level(config: DictConfig) -> None:
     """Check settings that belong to no group."""
     if not isinstance(config.seed, int):
         raise FedsimError(f"seed: expected a whole number, got {config.seed!r}")
+    if "/" in str(config.name) or str(config.name) in ("", ".", "..") or not str(config.name).isprintable():
+        raise FedsimError(f"name: expected a word for a folder, without a slash, got {str(config.name)!r}")
     if not isinstance(config.threat, DictConfig) or list(config.threat) != ["knows_defense"]:
         raise FedsimError(f"threat: expected the key knows_defense, got {config.threat!r}")
     if not isinstance(config.threat.knows_defense, bool):
@@ -26,6 +28,8 @@ def check_top_level(config: DictConfig) -> None:
         raise FedsimError(f"threads: expected a whole number of at least 1, got {config.threads!r}")
     if not isinstance(config.attackers, int) or isinstance(config.attackers, bool) or config.attackers < 1:
         raise FedsimError(f"attackers: expected a whole number of at least 1, got {config.attackers!r}")
+    if config.get("keep", "all") not in ("all", "scores"):
+        raise FedsimError(f"keep: expected all or scores, got {config.keep!r}")
     try:
         device = torch.device(config.device)
     except RuntimeError as error:

@@ -1,13 +1,15 @@
 """The `fedsim` command. Imports of torch, Flower and Hydra wait until a command needs them."""
 
+import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedsim import __version__
-from fedsim.errors import FedsimError, in_words
+from fedsim.errors import FedsimError, in_words, printable
 
 if TYPE_CHECKING:
     from fedsim.runfolder import RunFolder
@@ -25,6 +27,7 @@ fedsim: a federated-learning attack laboratory.
   fedsim replay TAPPED model=module.Class [attack=...] [task.input_shape=[3,32,32] task.num_classes=10]
                                       attack what a Wiretap kept of your own Flower app, with its model
   fedsim resume RUN                   go on with a run that was interrupted, after its last complete round
+                                      replay and resume run code of others only with allow=MODULE
   fedsim prove [KEY=VALUE ...]        train outside of a federation, with a sealed proof of learning
   fedsim verify PROOF [KEY=VALUE ...] judge such a proof; exit status: 0 accepted, 1 rejected,
                                       2 malformed, 3 could not be judged
@@ -70,19 +73,50 @@ def main() -> None:
         elif first == "--version":
             print(f"fedsim {__version__}")
         elif first in commands:
+            _end_tidily()
             commands[first](arguments[1:])
         elif first and not first.startswith("-") and "=" not in first and not first.startswith(("~", "+")):
             raise FedsimError(
                 f"unknown command {first!r}: expected {', '.join(commands)} or KEY=VALUE. See fedsim --help."
             )
         else:
+            _end_tidily()
             _experiment()
     except FedsimError as error:
-        print(f"fedsim: {error}", file=sys.stderr)
+        _complain(error)
         sys.exit(1)
-    except KeyboardInterrupt:
+    except OSError as error:  # a disk that is full or read-only, or a folder that is not ours
+        if error.filename is None:
+            raise
+        _complain(FedsimError(f"{error.filename}: {error.strerror}. Remedy: room and rights on that disk."))
+        sys.exit(1)
+    except KeyboardInterrupt as stop:
         print("fedsim: interrupted; what there was is kept", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(128 + (stop.number if isinstance(stop, Signalled) else signal.SIGINT))
+
+
+class Signalled(KeyboardInterrupt):
+    """A signal that asks to end, as Ctrl-C does: Slurm, `docker stop`, `timeout`, a terminal that closes."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def _end_tidily() -> None:
+    """Let signals end a command as Ctrl-C does, and let nobody else read what it writes."""
+
+    def end(number: int, frame: object) -> None:
+        raise Signalled(number)
+
+    os.umask(0o077)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores the latter
+            signal.signal(number, end)
+
+
+def _complain(error: BaseException, where: str = "") -> None:
+    print(printable(f"fedsim: {where}{in_words(error)}"), file=sys.stderr)
 
 
 def _experiment() -> None:
@@ -118,7 +152,7 @@ def _experiment() -> None:
                 raise  # a fault of ours: show where
             failures.append(error)
             if sweeping:  # the other runs go on, and the sweep's report shows this one
-                print(f"fedsim: {path.name}: {in_words(error)}", file=sys.stderr)
+                _complain(error, f"{path.name}: ")
                 record_failure(path, build.as_text(config), error)
         else:
             _announce(folder, last_line=not sweeping)
@@ -153,11 +187,11 @@ def _objective(folder: "RunFolder", name: str | None) -> float | None:
 
 def _say_what_is_left(folder: Path) -> None:
     """After a run that did not complete, print its folder; remove one that Hydra made for nothing."""
-    from fedsim.runfolder import RunFolder
+    from fedsim.runfolder import COMPLETE, RunFolder
 
     if (folder / "config.yaml").exists():
-        if RunFolder(folder).summary().get("status") != "complete":
-            print(folder.resolve())
+        if RunFolder(folder).status != COMPLETE:
+            print(printable(str(folder.resolve())))
     elif folder.is_dir() and not any(folder.iterdir()) and folder.resolve() != Path.cwd():
         folder.rmdir()
         date = folder.parent
@@ -198,22 +232,25 @@ def _replay(arguments: Sequence[str]) -> None:
     from fedsim import build, tapped
     from fedsim.experiment import replay
     from fedsim.runfolder import RunFolder
+    from fedsim.trust import check_trusted
 
-    if not arguments or "=" in arguments[0]:
+    if not arguments or ("=" in arguments[0] and not Path(arguments[0]).is_dir()):
         raise FedsimError("expected a run folder first: fedsim replay RUN [attack=...] [metric=[...]]")
-    source = RunFolder(Path(arguments[0]))
+    source, (overrides, allowed) = RunFolder(Path(arguments[0])), _permitted(arguments[1:])
     if tapped.is_tapped(source):
-        told, config, path = tapped.compose_tapped(source, arguments[1:])
+        told, config, path = tapped.compose_tapped(source, overrides)
+        check_trusted(config, overrides, allowed)
         _announce(replay(tapped.experiment(config, told), told, path), last_line=True)
         return
-    allowed = ("attack", "metric", "threat", "name", "device", "threads", "attackers", "hydra.run.dir")
-    for override in arguments[1:]:
+    settable = ("attack", "metric", "threat", "name", "device", "threads", "attackers", "hydra.run.dir")
+    for override in overrides:
         key = override.lstrip("+~").partition("=")[0]
-        if key not in allowed and not key.startswith(("attack.", "metric.", "threat.")):
+        if key not in settable and not key.startswith(("attack.", "metric.", "threat.")):
             raise FedsimError(
-                f"replay takes only {', '.join(allowed)}, got {override!r}: the rest is as it was played"
+                f"replay takes only {', '.join(settable)}, got {override!r}: the rest is as it was played"
             )
-    config, path = build.compose_replay(source.config_text(), arguments[1:])
+    config, path = build.compose_replay(source.config_text(), overrides)
+    check_trusted(config, overrides, allowed)
     folder = replay(build.experiment(config), source, path)
     _announce(folder, last_line=True)
 
@@ -221,19 +258,31 @@ def _replay(arguments: Sequence[str]) -> None:
 def _resume(arguments: Sequence[str]) -> None:
     from fedsim import build, tapped
     from fedsim.resume import resume
-    from fedsim.runfolder import RunFolder
+    from fedsim.runfolder import COMPLETE, RunFolder
+    from fedsim.trust import check_trusted
 
-    if len(arguments) != 1 or "=" in arguments[0]:
-        raise FedsimError("expected a run folder alone: fedsim resume RUN. Its settings are as they were.")
+    others, allowed = _permitted(arguments[1:])
+    if not arguments or others or ("=" in arguments[0] and not Path(arguments[0]).is_dir()):
+        raise FedsimError(
+            "expected a run folder alone: fedsim resume RUN [allow=MODULE]. Its settings are as they were."
+        )
     folder = RunFolder(Path(arguments[0]))
     if tapped.is_tapped(folder):
         raise FedsimError(
             f"{folder.path}: another Flower app's run, kept by a Wiretap. Remedy: fedsim replay."
         )
     config = build.parse_text(folder.config_text())
-    if folder.summary().get("status") != "complete":
+    check_trusted(config, (), allowed)
+    if folder.status != COMPLETE:
         resume(build.experiment(config), folder, tapped.source_of(folder))
     _announce(folder, last_line=True)
+
+
+def _permitted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Take `allow=MODULE,...` out of the arguments: whose code a stored config may run beside fedsim's."""
+    given = [argument for argument in arguments if argument.startswith("allow=")]
+    words = [word.strip() for argument in given for word in argument[6:].strip("[]").split(",")]
+    return [argument for argument in arguments if argument not in given], [word for word in words if word]
 
 
 def _compare(arguments: Sequence[str]) -> None:
@@ -241,17 +290,19 @@ def _compare(arguments: Sequence[str]) -> None:
 
     from fedsim.compare import compare, parse
     from fedsim.report.comparison import write_comparison
+    from fedsim.storage import Storage
 
     grid, folder, jobs = parse(arguments)
     folder = folder or Path(f"runs/{datetime.now():%Y-%m-%d/%H-%M-%S}_comparison")
     folder = folder.resolve()
-    try:
-        problems = compare(grid, folder, jobs)
-    finally:  # an interrupted comparison shows what it has
-        if folder.exists():
-            report = write_comparison(grid, folder)
+    with Storage(folder).claimed():
+        try:
+            problems = compare(grid, folder, jobs)
+        finally:  # an interrupted comparison shows what it has
+            if Storage(folder).has("settings.json"):
+                report = write_comparison(grid, folder)
     for problem in problems:
-        print(f"fedsim: {problem}", file=sys.stderr)
+        print(printable(f"fedsim: {problem}"), file=sys.stderr)
     print(f"report: {report}")
     print(folder)
     if problems:
@@ -260,11 +311,11 @@ def _compare(arguments: Sequence[str]) -> None:
 
 def _prove(arguments: Sequence[str]) -> None:
     from fedsim import build
-    from fedsim.files import write_text
+    from fedsim.storage import Storage
 
     audit, training, config = _central(arguments)
     path = audit.prove_training(training)
-    write_text(path.with_name("proof.yaml"), build.as_text(config))  # what to verify it with
+    Storage(path.parent).write_text("proof.yaml", build.as_text(config))  # what to verify it with
     print(f"proof: {path.stat().st_size:,} bytes")
     print(path.resolve())
 
@@ -280,7 +331,7 @@ def _verify(arguments: Sequence[str]) -> None:
             sys.exit(1 if problem else 0)
         verdict = audit.verify_file(Path(arguments[0]), training)
     except FedsimError as error:
-        print(f"fedsim: {error}", file=sys.stderr)
+        _complain(error)
         sys.exit(3)  # neither accepted nor rejected
     cost = f"{verdict.recomputed} of {verdict.steps} steps done again in {verdict.seconds:.2f} s"
     if verdict.accepted:
@@ -297,7 +348,8 @@ def _calibrate(arguments: Sequence[str]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from fedsim.files import csv_text, write_text
+    from fedsim.files import csv_text
+    from fedsim.storage import Storage
 
     audit, training, _ = _central(arguments)
     findings = [asdict(finding) for finding in audit.calibrate(training)]
@@ -305,9 +357,9 @@ def _calibrate(arguments: Sequence[str]) -> None:
     for finding in findings:
         table.add_row(*(f"{v:.3g}" if isinstance(v, float) else str(v) for v in finding.values()))
     Console(width=100).print(table)
-    path = training.folder / "calibration.csv"
-    write_text(path, csv_text([list(findings[0]), *([str(v) for v in f.values()] for f in findings)]))
-    print(path.resolve())
+    lines = [list(findings[0]), *([str(value) for value in finding.values()] for finding in findings)]
+    Storage(training.folder).write_text("calibration.csv", csv_text(lines))
+    print((training.folder / "calibration.csv").resolve())
 
 
 def _forge(arguments: Sequence[str]) -> None:
@@ -317,9 +369,9 @@ def _forge(arguments: Sequence[str]) -> None:
     import torch
 
     from fedsim import build
-    from fedsim.files import write_text
     from fedsim.forge import Move, play
     from fedsim.report.forging import print_moves, refutation, write_forging
+    from fedsim.storage import Storage
 
     overrides = [argument for argument in arguments if argument not in ("-m", "--multirun")]
     named = {override.partition("=")[0] for override in overrides}
@@ -330,7 +382,7 @@ def _forge(arguments: Sequence[str]) -> None:
         raise FedsimError(f"{folder} holds a game already. Remedy: another hydra.run.dir.")
     games = [(config.threads, build.forging_game(config, folder, name)) for name, config in configs]
     texts = [f"# {name or 'the game'}\n{build.as_text(config)}" for name, config in configs]
-    write_text(folder / "forge.yaml", "---\n".join(texts))
+    Storage(folder).write_text("forge.yaml", "---\n".join(texts))
     moves = list[Move]()
     try:
         for threads, game in games:

@@ -15,6 +15,7 @@ from fedsim.data.batches import batch_indices
 from fedsim.data.images import Images
 from fedsim.errors import FedsimError
 from fedsim.federation import Federation
+from fedsim.files import StorageError
 from fedsim.interfaces import Audit, Behaviour, Defense, LocalStep
 from fedsim.nodes import client_number, failure
 from fedsim.randomness import generator
@@ -260,7 +261,9 @@ def _report_errors(message: Message, context: Context, call_next: ClientAppCalla
     """Answer an exception with an error reply of the same words on every engine."""
     try:
         return call_next(message, context)
-    except Exception as error:
+    except StorageError:
+        raise
+    except (Exception, SystemExit) as error:
         return failure(message, error)
 
 

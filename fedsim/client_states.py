@@ -1,13 +1,12 @@
 """What clients keep from round to round, on disk, so that a resumed run finds it."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context
 
-from fedsim.files import read_tensors, write_tensors
 from fedsim.records import decode, encode
+from fedsim.storage import Storage
 
 KEPT = "kept on disk"  # in a client's state: it is the disk's, or newer
 PROOF = "proof"
@@ -17,15 +16,15 @@ PROOF = "proof"
 class ClientStates:
     """Files of clients' states after rounds. Of each client the last two: a round may not come to its end."""
 
-    folder: Path
+    storage: Storage  # of the run
 
     def restore(self, client: int, context: Context) -> None:
         """Give a client that was just started the state that it had."""
         if KEPT in context.state:
             return
         context.state[KEPT] = ConfigRecord()
-        for path in self._files(client)[-1:]:
-            tensors, _ = read_tensors(path)
+        for name in self._files(client)[-1:]:
+            tensors, _ = self.storage.read_tensors(name) or ({}, {})
             if PROOF in tensors:
                 context.state[PROOF] = ConfigRecord({"sealed": tensors.pop(PROOF).numpy().tobytes()})
             for record in {name.partition("/")[0] for name in tensors}:
@@ -42,9 +41,8 @@ class ClientStates:
         if isinstance(proof, ConfigRecord) and isinstance(sealed := proof.get("sealed"), bytes):
             tensors[PROOF] = torch.frombuffer(bytearray(sealed), dtype=torch.uint8)
         earlier = self._files(client)[:-1]
-        write_tensors(self.folder / str(client) / f"round_{round:06d}.safetensors", tensors)
-        for path in earlier:
-            path.unlink()
+        self.storage.write_tensors(f"clients/{client}/round_{round:06d}.safetensors", tensors)
+        self.storage.delete(earlier)
 
-    def _files(self, client: int) -> list[Path]:
-        return sorted((self.folder / str(client)).glob("round_*.safetensors"))
+    def _files(self, client: int) -> list[str]:
+        return sorted(self.storage.names(f"clients/{client}/round_"))

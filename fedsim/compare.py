@@ -2,11 +2,10 @@
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,13 @@ import yaml
 from omegaconf import OmegaConf
 
 from fedsim import build, progress
-from fedsim.assess import GAVE_UP, GaveUp
+from fedsim.assess import GaveUp
+from fedsim.engines.engine import end_children
 from fedsim.engines.processes import end_with
 from fedsim.errors import FedsimError, in_words
 from fedsim.experiment import record_failure, replay, run
-from fedsim.files import write_text
-from fedsim.runfolder import RunFolder
-
-COMPLETE = "complete"
+from fedsim.runfolder import COMPLETE, GAVE_UP, RunFolder
+from fedsim.storage import Storage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +71,8 @@ def parse(arguments: Sequence[str]) -> tuple[Grid, Path | None, int]:
                 found[key] = yaml.safe_load(value)
             except yaml.YAMLError as error:
                 raise FedsimError(f"compare: {key}: not readable ({error})") from error
+        elif key == "keep":
+            raise FedsimError("compare: attacks need all that trainings keep. Remedy: leave out keep.")
         elif key in ("seed", "name", "hydra.run.dir"):
             raise FedsimError(f"compare: {key} differs from run to run. Remedy: seeds=N, into=DIR.")
         else:
@@ -132,9 +132,15 @@ def compare(grid: Grid, folder: Path, jobs: int) -> list[str]:
     ]
     # Spawned: a forked process would share the parent's torch threads and random state.
     spawn, parent = get_context("spawn"), (os.getpid(),)
+    others = active_children()
     with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=end_with, initargs=parent) as pool:
-        problems = _run_all(trainings, "trainings", pool)
-        return problems + _run_all(_cells(grid, folder, crafting), "attacks", pool)
+        try:
+            problems = _run_all(trainings, "trainings", pool)
+            return problems + _run_all(_cells(grid, folder, crafting), "attacks", pool)
+        except BaseException:  # nobody waits for runs that take hours: called again, it goes on
+            pool.shutdown(wait=False, cancel_futures=True)
+            end_children(others)
+            raise
 
 
 def _cells(grid: Grid, folder: Path, crafting: Mapping[str, bool]) -> list[Job]:
@@ -155,13 +161,15 @@ def _cells(grid: Grid, folder: Path, crafting: Mapping[str, bool]) -> list[Job]:
 
 def _claim(folder: Path, common: Sequence[str]) -> None:
     """Note the settings that all runs share, or refuse a folder whose finished runs have others."""
-    path, asked = folder / "settings.json", json.dumps(sorted(common))
-    if path.exists() and path.read_text(encoding="utf-8") != asked:
+    storage, asked = Storage(folder), json.dumps(sorted(common))
+    noted = storage.read_text("settings.json")
+    if noted not in (None, asked):
         raise FedsimError(
-            f"{folder} holds a comparison with other settings: {path.read_text(encoding='utf-8')}. "
+            f"{folder} holds a comparison with other settings: {noted}. "
             "Remedy: those settings, or another into=DIR."
         )
-    write_text(path, asked)
+    if noted is None:
+        storage.write_text("settings.json", asked)
 
 
 def _run_all(all_jobs: Iterable[Job], label: str, pool: ProcessPoolExecutor) -> list[str]:
@@ -183,16 +191,16 @@ def _run_all(all_jobs: Iterable[Job], label: str, pool: ProcessPoolExecutor) -> 
 
 def _run(job: Job) -> str | None:
     """Run one job; return what went wrong."""
-    if job.path.exists():
-        shutil.rmtree(job.path)  # a run that was broken off
     try:
+        unfinished = Storage(job.path)
+        unfinished.delete(unfinished.names())  # of a run that was broken off
         if job.source is None:
-            run(build.experiment(build.compose([*job.overrides, f"name={job.path.name}"])), job.path)
+            run(build.experiment(build.compose([*job.overrides, f"name='{job.path.name}'"])), job.path)
         else:
             source = RunFolder(job.source)
-            overrides = [*job.overrides, f"name={job.path.name}", f"hydra.run.dir={job.path}"]
-            config, path = build.compose_replay(source.config_text(), overrides)
-            replay(build.experiment(config), source, path)
+            overrides = [*job.overrides, f"name='{job.path.name}'"]
+            config, _ = build.compose_replay(source.config_text(), overrides)
+            replay(build.experiment(config), source, job.path)
     except GaveUp:
         return None  # a result: the report shows it
     except Exception as error:
@@ -202,7 +210,10 @@ def _run(job: Job) -> str | None:
 
 
 def _is_complete(path: Path) -> bool:
-    return path.exists() and has_result(RunFolder(path).summary().get("status", ""))
+    try:
+        return has_result(RunFolder(path).status)
+    except FedsimError:  # damaged, or killed in the middle of a write: it runs again
+        return False
 
 
 def has_result(status: str) -> bool:

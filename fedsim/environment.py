@@ -1,4 +1,4 @@
-"""Flower, Ray and matplotlib without telemetry, update checks or files outside a private folder.
+"""Flower, Ray, torch and matplotlib without telemetry, update checks or files in odd places.
 
 The package imports this module before anything else, because they read these settings on import.
 What the user has set stays.
@@ -9,6 +9,7 @@ import functools
 import logging
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -16,7 +17,7 @@ from pathlib import Path
 
 @functools.cache
 def private_folder() -> Path:
-    """Return this process's temporary folder, removed when the process ends."""
+    """Return this process's temporary folder, removed when the process ends, however it ends."""
     folder = Path(tempfile.mkdtemp(prefix="fedsim-"))
     owner = os.getpid()
 
@@ -25,6 +26,15 @@ def private_folder() -> Path:
             shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(remove)
+    subprocess.Popen(
+        [sys.executable, "-I", "-S", str(Path(__file__).with_name("guardian.py")), str(owner), str(folder)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        env={},  # nothing of ours: it outlives us
+        start_new_session=True,
+    )
     return folder
 
 
@@ -36,11 +46,18 @@ def silence_flower() -> None:
     logger.propagate = True
 
 
+def _cache_folder() -> Path | None:
+    """Return where fedsim's libraries may keep what they can make again; None: nowhere."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "fedsim"
+    there = next((path for path in (folder, *folder.parents) if path.exists()), None)
+    return folder if there is not None and os.access(there, os.W_OK) else None
+
+
 for _name in ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
     os.environ.setdefault(_name, "0")
 for _name in ("FLWR_DISABLE_UPDATE_CHECK", "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"):
     os.environ.setdefault(_name, "1")
 os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves the clients on a busy machine
-for _name, _folder, _reader in (("FLWR_HOME", "flwr", "flwr"), ("MPLCONFIGDIR", "matplotlib", "matplotlib")):
-    if _name not in os.environ and _reader not in sys.modules:  # in Flower's own processes its home must stay
-        os.environ[_name] = str(private_folder() / _folder)
+if (_cache := _cache_folder()) is not None:
+    os.environ.setdefault("MPLCONFIGDIR", str(_cache / "matplotlib"))
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_cache / "torchinductor"))  # not below /tmp

@@ -17,17 +17,17 @@ import torch
 from torch import nn
 
 from fedsim import __version__
-from fedsim.assess import FAULT, GAVE_UP, GaveUp, assess, fault_row
+from fedsim.assess import FAULT, GaveUp, assess, fault_row
 from fedsim.client import ClientSetup, client_app
 from fedsim.client_states import ClientStates
 from fedsim.data.images import Images
 from fedsim.engines.engine import Apps, Engine
 from fedsim.errors import FedsimError, in_words
 from fedsim.federation import Federation
-from fedsim.files import write_text
+from fedsim.files import make_private
 from fedsim.interfaces import Attack, Audit, Defense, Metric
 from fedsim.logs import logged
-from fedsim.runfolder import RunFolder, metric_lines
+from fedsim.runfolder import COMPLETE, GAVE_UP, INTERRUPTED, RUNNING, RunFolder, metric_lines
 from fedsim.server import ServerSetup, server_app
 from fedsim.types import Task, Verdict
 
@@ -46,6 +46,7 @@ class Experiment:
     task: Task
     test: Images
     model: nn.Module
+    first_scale: float  # the model's largest weight, before it is trained
     federation: Federation
     engine: Engine
     attack: Attack
@@ -58,6 +59,7 @@ class Experiment:
     device: str
     threads: int
     attackers: int  # processes that attack at once
+    keep: str  # "all", or "scores": private batches, observations and guesses go when they are scored
 
 
 def run(experiment: Experiment, path: Path) -> RunFolder:
@@ -93,6 +95,7 @@ def play(experiment: Experiment, folder: RunFolder, done: int = 0) -> None:
         audit=experiment.audit,
         folder=folder.path,
         sums_replies=any(defense.sums_replies for defense in experiment.defenses),
+        first_scale=experiment.first_scale,
         seed=experiment.seed,
         device=experiment.device,
         threads=experiment.threads,
@@ -106,7 +109,7 @@ def play(experiment: Experiment, folder: RunFolder, done: int = 0) -> None:
     if any(experiment.cheats):
         folder.keep_cheats(experiment.cheats)
     clients = client_app(
-        experiment.prepare_clients(folder.path), folder.keep_truth, ClientStates(folder.path / "clients")
+        experiment.prepare_clients(folder.path), folder.keep_truth, ClientStates(folder.storage)
     )
     apps = Apps(
         server=server_app(setup),
@@ -129,17 +132,20 @@ def play(experiment: Experiment, folder: RunFolder, done: int = 0) -> None:
 
 @contextmanager
 def recorded(experiment: Experiment, folder: RunFolder) -> Iterator[None]:
-    """Log to the run folder, and write summary and report however the block ends."""
+    """Log to the run folder, and write report and summary however the block ends.
+
+    The run is "running" from the first write on and "complete" by the last: whoever dies leaves the truth.
+    """
     from fedsim.report.run import write_report
 
     with folder.claimed(), logged(folder.path):
-        started, status = time.perf_counter(), "complete"
+        started, status = time.perf_counter(), RUNNING
+        folder.write_summary({"name": experiment.name, "status": RUNNING, "metrics": {}})
         torch.set_num_threads(experiment.threads)
         try:
             yield
-        except KeyboardInterrupt:
-            status = "interrupted"
-            raise
+            folder.seal_tables()
+            status = COMPLETE
         except GaveUp as error:
             status = f"{GAVE_UP}: {error}"
             log.error("%s", error)
@@ -149,23 +155,29 @@ def recorded(experiment: Experiment, folder: RunFolder) -> Iterator[None]:
             log.error("%s", error)
             log.debug("%s", traceback.format_exc())
             raise
+        except BaseException:  # Ctrl-C, or a signal that somebody made a SystemExit
+            status = INTERRUPTED
+            raise
         finally:
-            folder.write_summary(summarise(experiment, folder, status, time.perf_counter() - started))
+            summary = summarise(experiment, folder, status, time.perf_counter() - started)
+            if status == COMPLETE and experiment.keep == "scores":
+                folder.forget_private()
             try:
-                write_report(folder)
-            except Exception:  # must not hide what ended the run
+                write_report(folder, summary)
+            except Exception as error:
                 log.exception("the report could not be written")
-                if status == "complete":
+                if status == COMPLETE:
+                    folder.write_summary(summary | {"status": f"failed: the report: {in_words(error)}"})
                     raise
+            folder.write_summary(summary)
 
 
 def record_failure(path: Path, config_text: str, error: Exception) -> None:
     """Leave a trace of a run that could not even be built, where none was written yet."""
-    if not (path / "config.yaml").exists():
-        write_text(path / "config.yaml", config_text)
-        RunFolder(path).write_summary(
-            {"name": path.name, "status": f"failed: {in_words(error)}", "metrics": {}}
-        )
+    folder = RunFolder(path)
+    if not folder.storage.has("config.yaml"):
+        folder.storage.write_text("config.yaml", config_text)
+        folder.write_summary({"name": path.name, "status": f"failed: {in_words(error)}", "metrics": {}})
 
 
 def summarise(experiment: Experiment, folder: RunFolder, status: str, seconds: float) -> dict[str, Any]:
@@ -224,7 +236,8 @@ def _new_folder(experiment: Experiment, path: Path, source: RunFolder | None = N
     if (path / "config.yaml").exists():
         raise FedsimError(f"{path} already holds a run. Remedy: another hydra.run.dir, or remove the folder.")
     folder = RunFolder(path)
+    make_private(path)
     if source is not None:  # first: without it, a resumed replay would be taken for a run and trained
         folder.keep_source(source)
-    write_text(path / "config.yaml", experiment.config_text)
+    folder.storage.write_text("config.yaml", experiment.config_text)
     return folder

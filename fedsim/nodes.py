@@ -5,7 +5,12 @@ import time
 from flwr.app import ConfigRecord, Error, Message
 from flwr.serverapp import Grid
 
-from fedsim.errors import FedsimError, in_words
+from fedsim.errors import FedsimError, in_words, printable
+
+
+class OutOfTime(FedsimError):
+    """A client that did not answer in time."""
+
 
 CLIENT_FAILED = 2  # Flower's code for an exception in the client's own code
 PATIENCE = 180.0  # seconds for all nodes to appear
@@ -31,8 +36,7 @@ def client_number(message: Message) -> int:
     return int(str(message.content.config_records["you"]["client"]))
 
 
-def failure(message: Message, error: Exception) -> Message:
+def failure(message: Message, error: BaseException) -> Message:
     """Answer an exception with an error reply of the same words on every engine."""
-    return Message(
-        Error(code=CLIENT_FAILED, reason=f"the client failed: {in_words(error)}"), reply_to=message
-    )
+    words = str(error) if isinstance(error, OutOfTime) else f"the client failed: {in_words(error)}"
+    return Message(Error(code=CLIENT_FAILED, reason=printable(words)), reply_to=message)

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,18 +20,21 @@ from torch.nn import functional
 
 from fedsim import progress
 from fedsim.data.images import Images
-from fedsim.errors import FedsimError, shortened
+from fedsim.errors import FedsimError, in_words, printable, shortened
 from fedsim.federation import Federation
 from fedsim.interfaces import Attack, Audit, Submission
 from fedsim.models.batch_norm import set_batch_norm
 from fedsim.nodes import clients_of_nodes, told_number
+from fedsim.overflow import Guard
 from fedsim.records import arrays_of, decode, encode
-from fedsim.training import Batch, load_weights
+from fedsim.training import Batch, batch_gradient, load_weights
 from fedsim.types import ALL, Fault, Observation, RoundResult, Task, Verdict, Weights, reply_problem
 from fedsim.wire import dense_bytes
 
 log = logging.getLogger(__name__)
 MOST = 2**40  # examples that anybody may claim
+LARGEST = 1e30  # loss or learning rate
+PROBED = 8  # test images, to see what a large reply would do
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,6 +49,7 @@ class ServerSetup:
     audit: Audit | None
     folder: Path  # where an audit may keep proofs
     sums_replies: bool  # secure aggregation: only the sum over a round's clients can be observed
+    first_scale: float  # the largest weight of the first model
     seed: int
     device: str
     threads: int
@@ -95,6 +100,11 @@ class ObservingStrategy(Strategy):
     _grid: Grid | None = None
     _audited: nn.Module | None = None
 
+    @functools.cached_property
+    def _guard(self) -> Guard:
+        probe = None if self.setup.attack.crafts() else self._honest_gradient
+        return Guard(probe=probe, first=self.setup.first_scale)
+
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
@@ -108,6 +118,7 @@ class ObservingStrategy(Strategy):
             if problem := reply_problem(crafted, self._sent):
                 raise FedsimError(f"{type(attack).__name__}.craft changed the model's form: {problem}")
             self._sent, broadcast = crafted, encode(crafted)
+        self._guard.begin(self._sent)
         self._grid = grid
         self._asked = self.setup.federation.participants(self.setup.seed, server_round)
         node_of = {client: node for node, client in self.nodes.items()}
@@ -131,12 +142,14 @@ class ObservingStrategy(Strategy):
         for client, reply in self._in_order(replies):
             try:
                 observation = self._observe(server_round, client, reply)
-            except FedsimError as error:
-                faults.append(Fault(round=server_round, client=client, reason=str(error)))
-                log.warning("round %d, client %d: %s; left out", server_round, client, error)
+                weight = float(observation.num_examples or 1)
+                self._check_size(observation, weight)
+            except Exception as error:  # whatever is wrong with a reply is its sender's fault, nobody else's
+                reason = shortened(printable(in_words(error)))
+                faults.append(Fault(round=server_round, client=client, reason=reason))
+                log.warning("round %d, client %d: %s; left out", server_round, client, reason)
                 self.setup.keep_fault(faults[-1])
                 continue
-            weight = float(observation.num_examples or 1)
             if self.setup.audit is not None and not self._passes(self.setup.audit, observation, reply):
                 weight *= self.setup.audit.rejected_weight
             mean.add(observation.received, weight)
@@ -176,7 +189,7 @@ class ObservingStrategy(Strategy):
             yield client, early.get(client)
 
     def _observe(self, round: int, client: int, reply: Message | None) -> Observation:
-        """Turn a reply into an Observation; whatever is wrong with it is a FedsimError."""
+        """Turn a reply into an Observation; whatever is wrong with it is an error."""
         if reply is None:
             raise FedsimError(f"no reply within {self.setup.federation.timeout:g} s")
         if reply.has_error():
@@ -202,6 +215,19 @@ class ObservingStrategy(Strategy):
             batch_norm=self.setup.federation.batch_norm,
             bytes=_count(size, "bytes") if isinstance(size, MetricRecord) else dense_bytes(received),
         )
+
+    def _check_size(self, observation: Observation, weight: float) -> None:
+        """Refuse a reply that would overflow the mean, or wreck the model for honest clients."""
+        place = observation.round, observation.client
+        share, step = weight * len(self._asked), self.setup.federation.server_step
+        self._guard.check(observation.received, *place, share=share, step=step)
+
+    def _honest_gradient(self, weights: Weights) -> Weights:
+        """Return what an honest client would answer, by some test images."""
+        model, images = self._verifier(), self.setup.test
+        some = torch.arange(min(PROBED, len(images.labels)))
+        load_weights(model, weights)
+        return batch_gradient(model, images.batch(some), images.labels[some])[0]
 
     def _passes(self, audit: Audit, observation: Observation, reply: Message | None) -> bool:
         """Have the audit judge a reply before it counts."""
@@ -232,7 +258,7 @@ class ObservingStrategy(Strategy):
         return verdict.accepted
 
     def _verifier(self) -> nn.Module:
-        """Return a model of the audit's own, in the mode that clients train in."""
+        """Return a model of the server's own, in the mode that clients train in."""
         if self._audited is None:
             self._audited = copy.deepcopy(self.setup.model)
             set_batch_norm(self._audited, self.setup.federation.batch_norm)
@@ -339,8 +365,8 @@ def _number(disclosed: Mapping[str, object], name: str) -> float | None:
     value = disclosed.get(name)
     if value is None:
         return None
-    if not isinstance(value, int | float) or not value >= 0 or value == float("inf"):
-        raise FedsimError(f"{name}: expected a number of at least 0, got {value!r}")
+    if not isinstance(value, int | float) or not 0 <= value <= LARGEST:
+        raise FedsimError(f"{name}: expected a number from 0 to {LARGEST:g}, got {str(value)[:40]}")
     return float(value)
 
 

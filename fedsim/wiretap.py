@@ -21,7 +21,6 @@ from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor, nn
 
 from fedsim.errors import FedsimError
-from fedsim.files import write_text
 from fedsim.interfaces import Attack
 from fedsim.listening import EXAMPLES, Listener, Replies
 from fedsim.models.batch_norm import BatchNormMode
@@ -211,7 +210,4 @@ def _begin(listener: Listener, strategy: str, model: str | None) -> None:
             "task": task and {key: list(v) if isinstance(v, tuple) else v for key, v in task.items()},
         },
     }
-    try:
-        write_text(path, yaml.safe_dump(config, sort_keys=False))
-    except OSError as error:
-        raise FedsimError(f"{path.parent}: cannot be written ({error}). Remedy: another folder.") from error
+    listener.folder.storage.write_text("config.yaml", yaml.safe_dump(config, sort_keys=False))

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from quickstart import client_app, server_app, task
 
-from fedsim.engines.inline import FIRST_NODE, play_inline
+from fedsim.engines.grid import FIRST_NODE
+from fedsim.engines.inline import play_inline
 from fedsim.wiretap import keep_truth
 
 CLIENTS = 4

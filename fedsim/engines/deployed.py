@@ -9,9 +9,12 @@ import dataclasses
 import functools
 import json
 import logging
+import math
 import shlex
-import threading
+import time
 import traceback
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
 from flwr.app import Context, Message
@@ -37,9 +40,7 @@ class OnGrid(Engine):
 
     def play(self, apps: Apps) -> None:
         """Run the server app until it ends."""
-        from fedsim.engines.ray import stoppable
-
-        stoppable(apps.server, threading.Event(), AHEAD, POLL)(grid=self.grid, context=self.context)
+        few_ahead(apps.server, AHEAD)(grid=self.grid, context=self.context)
 
 
 server_app = ServerApp()
@@ -50,7 +51,7 @@ def serve(grid: Grid, context: Context) -> None:
     """Play a run's rounds, or without a run folder a whole experiment."""
     from fedsim import build, environment
     from fedsim.experiment import play, run
-    from fedsim.files import write_text
+    from fedsim.files import as_bytes, write_whole
     from fedsim.logs import logged
     from fedsim.runfolder import RunFolder
     from fedsim.training import load_weights
@@ -62,7 +63,7 @@ def serve(grid: Grid, context: Context) -> None:
         folder = run(dataclasses.replace(build.experiment(config), engine=engine), path)
         print(f"{json.dumps(folder.summary()['metrics'])}\n{path}", flush=True)  # to `flwr run --stream`
         return
-    write_text(path / STATUS_FILE, json.dumps({"status": "started"}))
+    write_whole(path / STATUS_FILE, as_bytes(json.dumps({"status": "started"})))
     folder, done, problem = RunFolder(path), int(context.run_config.get("done", 0)), ""
     with logged(path):
         try:
@@ -75,7 +76,7 @@ def serve(grid: Grid, context: Context) -> None:
             log.debug("%s", traceback.format_exc())
             raise
         finally:
-            write_text(path / STATUS_FILE, json.dumps({"status": "ended", "problem": problem}))
+            write_whole(path / STATUS_FILE, as_bytes(json.dumps({"status": "ended", "problem": problem})))
 
 
 class RebuiltClientApp(ClientApp):
@@ -102,7 +103,37 @@ def _client_app(path: Path) -> ClientApp:
 
     folder = RunFolder(path)
     setup = functools.partial(build.client_setup, folder.config_text(), path)
-    return client_app(setup, folder.keep_truth, ClientStates(path / "clients"))
+    return client_app(setup, folder.keep_truth, ClientStates(folder.storage))
+
+
+def few_ahead(server_app: ServerApp, ahead: int, poll: float = POLL) -> ServerApp:
+    """Return the server app on a grid that hands replies on as they come.
+
+    At most `ahead` clients are asked before their replies are taken: a slow server is not flooded.
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        def send_and_receive(
+            messages: Iterable[Message], *, timeout: float | None = None
+        ) -> Iterator[Message]:
+            left, waiting = iter(messages), set[str]()
+            deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+            while time.monotonic() < deadline:
+                if more := list(islice(left, ahead - len(waiting))):  # Flower refuses to push nothing
+                    waiting.update(grid.push_messages(more))
+                if not waiting:
+                    return
+                time.sleep(poll)
+                for reply in grid.pull_messages(waiting):
+                    waiting.discard(reply.metadata.reply_to_message_id)
+                    yield reply
+
+        grid.send_and_receive = send_and_receive  # type: ignore[method-assign]
+        server_app(grid=grid, context=context)
+
+    return app
 
 
 def run_folder(context: Context) -> Path:

@@ -21,7 +21,7 @@ from flwr.serverapp import ServerApp
 from fedsim.engines.processes import end_with
 from fedsim.errors import FedsimError
 
-GRACE = 10.0  # seconds for an interrupted attack to hand over what it has
+GRACE = 5.0  # seconds for an interrupted attack to hand over what it has
 STOPPED = threading.Event()  # in a process that attacks: Ctrl-C was pressed
 Item = TypeVar("Item")
 Handle = TypeVar("Handle")
@@ -66,19 +66,24 @@ class Engine:
                     processes,
                     begun,
                 )
-            except KeyboardInterrupt:  # who is at it got the Ctrl-C, too, and may have something to show
+            except (
+                KeyboardInterrupt
+            ) as stop:  # who is at it got the Ctrl-C, too, and may have something to show
                 pool.shutdown(wait=False, cancel_futures=True)
+                if type(stop) is not KeyboardInterrupt:  # a signal to this process alone
+                    for child in set(active_children()) - set(others):
+                        os.kill(child.pid or 0, signal.SIGINT)
                 deadline = time.monotonic() + GRACE
                 try:
                     for future in begun:
                         with contextlib.suppress(CancelledError, TimeoutError, KeyboardInterrupt):
                             yield future.result(timeout=max(0.0, deadline - time.monotonic()))
                 finally:
-                    _end_children(others)
+                    end_children(others)
                 raise
             except BaseException as error:
                 pool.shutdown(wait=False, cancel_futures=True)
-                _end_children(others)
+                end_children(others)
                 if isinstance(error, BrokenProcessPool):
                     raise FedsimError(
                         "a process that attacked was killed, perhaps for lack of memory. Remedy: fewer "
@@ -125,7 +130,8 @@ def _interruptible(function: Callable[[Item], Found], item: Item) -> Found:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _end_children(others: Collection[BaseProcess]) -> None:
+def end_children(others: Collection[BaseProcess]) -> None:
+    """End the processes that were started here, but for these."""
     for child in active_children():  # an attack may take hours
         if child not in others:
             child.terminate()

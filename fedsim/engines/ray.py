@@ -1,23 +1,28 @@
-"""Flower's simulation engine: clients as Ray actors, on this machine or on an existing cluster."""
+"""Clients as Ray tasks, on this machine or on an existing cluster."""
 
+import contextlib
 import math
 import os
+import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from flwr.app import Context, Message
-from flwr.serverapp import Grid, ServerApp
+from flwr.app import ArrayRecord, Context, Message, Metadata, RecordDict
+from flwr.clientapp import ClientApp
 
-from fedsim import environment
+from fedsim import environment, progress
 from fedsim.engines.engine import Apps, Engine, Found, Item, in_order
+from fedsim.engines.grid import LocalGrid, answer, serve
 from fedsim.errors import FedsimError
+from fedsim.nodes import failure
 
 LONGEST_FOLDER = 40  # characters: Ray adds some 60, and a socket's path may have 107
-POLL = 0.05  # seconds between looks for replies
+POLL = 1.0  # seconds that a look for replies takes at most
+GRACE = 5.0  # seconds for a client that ran out of time to say so
+START = 60.0  # seconds for Ray to start a process
 
 
 class Ray(Engine):
@@ -43,28 +48,14 @@ class Ray(Engine):
 
     def play(self, apps: Apps) -> None:
         """Run the server app against the client app until it ends, then stop Ray."""
-        from flwr.simulation import run_simulation
+        import ray
 
-        environment.silence_flower()
-        start, stop = self._start(), threading.Event()
-        try:
-            run_simulation(
-                server_app=stoppable(apps.server, stop, self.ahead),
-                client_app=apps.client,
-                num_supernodes=apps.clients,
-                backend_config={"init_args": start, "client_resources": dict(self.resources)},
-            )
-        except RuntimeError as error:
-            cause: BaseException = error
-            while cause.__cause__ is not None:  # Flower wraps what Ray said, twice
-                cause = cause.__cause__
-            words = " ".join(str(cause).split())
-            raise FedsimError(
-                f"Flower's simulation engine failed: {words}. Remedy: check engine.cpus_per_client, "
-                "engine.gpus_per_client and engine.address, or engine=inline."
-            ) from error
-        finally:
-            stop.set()  # Flower leaves the server's thread running when it is interrupted
+        with self._running():
+            grid = RayGrid(apps.client, apps.clients, resources=self.resources, ahead=self.ahead)
+            try:
+                serve(apps.server, grid)
+            except ray.exceptions.RayError as error:
+                raise _in_our_words(error) from error
 
     def spread(
         self, function: Callable[[Item], Found], items: Iterable[Item], processes: int
@@ -72,22 +63,31 @@ class Ray(Engine):
         """Yield what a function makes of every item, in order, by so many of Ray's processes, wherever."""
         import ray
 
-        ray.init(**self._start())
-        try:
-            task = ray.remote(**self.resources)(function)
-            yield from in_order(task.remote, ray.get, items, processes, deque())
-        except ray.exceptions.RayError as error:
-            if isinstance(cause := getattr(error, "cause", None), FedsimError):
-                raise cause from error
-            words = " ".join(str(cause or error).split())
-            raise FedsimError(f"Ray failed: {words}. fedsim resume goes on with what is missing.") from error
-        finally:
-            ray.shutdown()  # also ends what is running
+        with self._running():
+            try:
+                task = ray.remote(**self.resources)(function)
+                yield from in_order(task.remote, ray.get, items, processes, deque())
+            except ray.exceptions.RayError as error:
+                raise _in_our_words(error) from error
 
-    def _start(self) -> dict[str, Any]:
-        """Return how to start or join Ray."""
+    @contextlib.contextmanager
+    def _running(self) -> Iterator[None]:
+        """Start or join Ray, and leave it: that ends what is still running."""
+        import ray
+
         start: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-        return start | ({"address": self.address} if self.address else {"_temp_dir": self._own_folder()})
+        start |= {"address": self.address} if self.address else {"_temp_dir": self._own_folder()}
+        ours = threading.current_thread() is threading.main_thread()
+        handler = signal.getsignal(signal.SIGTERM)
+        try:
+            ray.init(**start)
+            if ours:
+                signal.signal(signal.SIGTERM, handler)  # Ray's would end us as if all were well
+            yield
+        except (RuntimeError, ConnectionError) as error:
+            raise _in_our_words(error) from error
+        finally:
+            ray.shutdown()
 
     def _own_folder(self) -> str:
         """Return a folder for Ray's files and sockets, on a machine that can host a client."""
@@ -106,33 +106,108 @@ class Ray(Engine):
         return folder
 
 
-def stoppable(server_app: ServerApp, stop: threading.Event, ahead: int, poll: float = POLL) -> ServerApp:
-    """Return the server app on a grid that stops waiting when told to, and hands replies on as they come.
+class RayGrid(LocalGrid):
+    """A Flower Grid whose clients are Ray tasks. One that dies takes no other with it, and is named."""
 
-    At most `ahead` clients are asked before their replies are taken: a slow server is not flooded.
-    """
-    app = ServerApp()
+    def __init__(
+        self, client_app: ClientApp, clients: int, *, resources: Mapping[str, float], ahead: int
+    ) -> None:
+        super().__init__(client_app, clients)
+        self._resources, self._ahead = dict(resources), ahead
 
-    @app.main()
-    def main(grid: Grid, context: Context) -> None:
-        def send_and_receive(
-            messages: Iterable[Message], *, timeout: float | None = None
-        ) -> Iterator[Message]:
-            left, waiting = iter(messages), set[str]()
-            deadline = time.monotonic() + (math.inf if timeout is None else timeout)
-            while time.monotonic() < deadline:
-                if more := list(islice(left, ahead - len(waiting))):  # Flower refuses to push nothing
-                    waiting.update(grid.push_messages(more))
-                if not waiting:
-                    return
-                time.sleep(poll)
-                if stop.is_set():
-                    raise FedsimError("the simulation was stopped")
-                for reply in grid.pull_messages(waiting):
-                    waiting.discard(reply.metadata.reply_to_message_id)
-                    yield reply
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterator[Message]:
+        """Hand out messages and yield replies as they come, at most `ahead` asked and not yet answered."""
+        import ray
 
-        grid.send_and_receive = send_and_receive  # type: ignore[method-assign]
-        server_app(grid=grid, context=context)
+        task, app = ray.remote(max_retries=0, **self._resources)(_answer), ray.put(self.app)
+        waiting, left, arrays = dict[Any, Message](), deque(messages), _PutOnce()
+        patience = math.inf if timeout is None else timeout + START
+        with progress.bar("clients", len(left)) as advance:
+            total, heard = len(left), time.monotonic()
+            while left or waiting:
+                while left and len(waiting) < self._ahead:
+                    message = left.popleft()
+                    rest, shared = arrays.split(message)
+                    context = self.contexts[message.metadata.dst_node_id]
+                    waiting[task.remote(app, rest, message.metadata, context, timeout, **shared)] = message
+                done, _ = ray.wait(list(waiting), timeout=POLL)
+                if time.monotonic() - heard > patience:  # stuck where not even a thread can end it
+                    for stuck in waiting:
+                        ray.cancel(stuck, force=True)
+                    done, heard = list(waiting), time.monotonic()
+                for reference in done:
+                    message, heard = waiting.pop(reference), time.monotonic()
+                    if (reply := self._taken(reference, message, timeout)) is not None:
+                        yield reply
+                    advance(total - len(left) - len(waiting))
 
-    return app
+    def _taken(self, reference: Any, message: Message, timeout: float | None) -> Message | None:
+        """Return a client's reply, and keep its state; its death is its reply, too."""
+        import ray
+
+        lost = (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError)
+        try:
+            reply: Message | None
+            reply, state = ray.get(reference)
+        except (*lost, ray.exceptions.TaskCancelledError) as error:
+            return failure(message, FedsimError(f"its process died ({type(error).__name__})"))
+        self.contexts[message.metadata.dst_node_id].state = state
+        return reply
+
+
+class _PutOnce:
+    """Puts what several messages share, such as a round's weights, into Ray's store once."""
+
+    def __init__(self) -> None:
+        self._record: ArrayRecord | None = None
+        self._reference: Any = None
+
+    def split(self, message: Message) -> tuple[RecordDict, dict[str, Any]]:
+        """Return a message's content without its arrays, and where they are."""
+        import ray
+
+        arrays = message.content.get("arrays")
+        if not isinstance(arrays, ArrayRecord):
+            return message.content, {}
+        if arrays is not self._record:
+            self._record, self._reference = arrays, ray.put(arrays)
+        rest = RecordDict({name: record for name, record in message.content.items() if record is not arrays})
+        return rest, {"arrays": self._reference}
+
+
+def _answer(
+    app: ClientApp,
+    content: RecordDict,
+    metadata: Metadata,
+    context: Context,
+    seconds: float | None,
+    arrays: ArrayRecord | None = None,
+) -> tuple[Message | None, RecordDict]:
+    """Be a client, in a process of Ray's; one that cannot be interrupted is ended from a thread."""
+    if arrays is not None:
+        content = RecordDict({"arrays": arrays, **content})
+    message = Message(content, metadata=metadata)  # type: ignore[call-overload]
+    end = threading.Timer(math.inf if seconds is None else seconds + GRACE, os._exit, (1,))
+    end.daemon = True
+    if seconds is not None:
+        end.start()
+    try:
+        reply = answer(app, message, context, seconds)
+    finally:
+        end.cancel()
+    return reply, context.state
+
+
+def _in_our_words(error: Exception) -> FedsimError:
+    cause: BaseException = getattr(error, "cause", None) or error
+    while not isinstance(cause, FedsimError) and cause.__cause__ is not None:
+        cause = cause.__cause__
+    if isinstance(cause, FedsimError):
+        return cause
+    words = " ".join(str(cause).split())
+    return FedsimError(
+        f"Ray failed: {words}. Remedy: check engine.cpus_per_client, engine.gpus_per_client and "
+        "engine.address, or engine=inline; fedsim resume goes on with what is missing."
+    )

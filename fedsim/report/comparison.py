@@ -9,12 +9,13 @@ from matplotlib.figure import Figure
 from scipy.stats import t as student
 from torch import Tensor
 
-from fedsim.compare import COMPLETE, Choice, Grid, has_result
-from fedsim.files import csv_text, write_text
+from fedsim.compare import Choice, Grid, has_result
+from fedsim.files import csv_text
 from fedsim.metrics.image_matching import match_to_truth, peak_signal_to_noise
 from fedsim.report.figures import curves_figure, heat_figure, rows_figure, scatter_figure
 from fedsim.report.page import write_page
-from fedsim.runfolder import RunFolder, as_figure
+from fedsim.runfolder import COMPLETE, RunFolder, as_figure
+from fedsim.storage import Storage
 
 AUDITED = ("detection", "false_rejects", "recomputed")
 # Of a defence, whatever attacks it.
@@ -128,8 +129,7 @@ def _entries(runs: list[RunFolder]) -> dict[str, Entry]:
 
 
 def _status(run: RunFolder) -> str:
-    status: str = run.summary().get("status", "did not run") if run.path.exists() else "did not run"
-    return status
+    return run.status or "did not run"
 
 
 def _mean(entry: Entry | None) -> float | None:
@@ -152,7 +152,7 @@ def _write_csv(
             lines.append([attack, defense, metric, repr(entry.mean), width, str(len(entry.values)), ""])
         if problem := problems.get((attack, defense)):
             lines.append([attack, defense, "", "", "", "0", problem])
-    write_text(folder / "comparison.csv", csv_text(lines))
+    Storage(folder).write_text("comparison.csv", csv_text(lines))
 
 
 def _worst(

@@ -17,10 +17,11 @@ from rich.table import Table
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from fedsim.files import csv_text, write_tensors, write_text
+from fedsim.files import csv_text
 from fedsim.forge import Move
 from fedsim.report.figures import INK
 from fedsim.report.page import write_page
+from fedsim.storage import Storage
 
 SHOWN = 10  # images of a batch in a picture
 COLOURS = ("#d64545", "#3f7cac", "#e8a33d", "#7fb685", "#8d6a9f", "#4d9078", "#b56576", "#323f4b")
@@ -145,7 +146,8 @@ def write_forging(moves: Sequence[Move], folder: Path) -> Path:
         ]
         row += [*move.suspicions.values(), *move.honest.values(), move.reason]
         rows.append([str(value) for value in row])
-    write_text(folder / "forgeries.csv", csv_text(rows))
+    storage = Storage(folder)
+    storage.write_text("forgeries.csv", csv_text(rows))
     figures: dict[str, Figure] = {}
     if any(move.verdict for move in moves):
         figures["errors"] = errors_figure(moves)
@@ -154,7 +156,7 @@ def write_forging(moves: Sequence[Move], folder: Path) -> Path:
         if move.claimed is not None:
             tensors = {"used": move.used.images, "claimed": move.claimed.images}
             tensors |= {"used_labels": move.used.labels, "claimed_labels": move.claimed.labels}
-            write_tensors(folder / "batches" / f"{name}.safetensors", tensors)
+            storage.write_tensors(f"batches/{name}.safetensors", tensors)
             figures[f"pictures_{name}"] = pictures_figure(move)
     singles = [move for move in moves if move.unwanted == 1 and move.verdict and move.verdict.error > 0]
     if len(singles) >= 8:

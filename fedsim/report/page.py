@@ -8,15 +8,14 @@ from typing import Any
 import jinja2
 from matplotlib.figure import Figure
 
-from fedsim.files import write_text
 from fedsim.runfolder import as_figure
+from fedsim.storage import Storage
 
 
 def write_page(path: Path, template: str, figures: dict[str, Figure], **values: Any) -> Path:
     """Fill a template, save its figures under figures/ as PNG, and write the page."""
-    pictures = {
-        name: _inline(figure, path.parent / "figures" / f"{name}.png") for name, figure in figures.items()
-    }
+    storage = Storage(path.parent)
+    pictures = {name: _inline(figure, storage, f"figures/{name}.png") for name, figure in figures.items()}
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("fedsim.report"),
         autoescape=True,  # a client's words end up in the page
@@ -25,13 +24,13 @@ def write_page(path: Path, template: str, figures: dict[str, Figure], **values: 
         lstrip_blocks=True,
     )
     environment.filters["figure"] = as_figure
-    write_text(path, environment.get_template(template).render(pictures=pictures, **values))
+    page = environment.get_template(template).render(pictures=pictures, **values)
+    storage.write_text(path.name, page)
     return path
 
 
-def _inline(figure: Figure, path: Path) -> str:
+def _inline(figure: Figure, storage: Storage, name: str) -> str:
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=150)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(image.getvalue())
+    storage.write(name, image.getvalue())
     return "data:image/png;base64," + base64.b64encode(image.getvalue()).decode()

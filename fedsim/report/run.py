@@ -1,6 +1,6 @@
 """report.html of one run, made from its folder alone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -38,14 +38,13 @@ TOLD = {
 LISTED = 400  # scores in the long table; scores.csv has all
 
 
-def write_report(folder: RunFolder) -> Path:
-    """Write report.html and its figures into a run folder."""
+def write_report(folder: RunFolder, summary: Mapping[str, Any] | None = None) -> Path:
+    """Write report.html and its figures into a run folder; summary: that is to be its last word."""
+    summary = folder.summary() if summary is None else summary
     config: dict[str, Any] = yaml.safe_load(folder.config_text())
     if "choices" not in config:
-        raise FedsimError(
-            f"{folder.path} holds a run that could not be built: {folder.summary().get('status')}"
-        )
-    summary, rows = folder.summary(), folder.scores()
+        raise FedsimError(f"{folder.path} holds a run that could not be built: {summary.get('status')}")
+    rows = folder.scores()
     scored = [row for row in rows if row.value is not None]
     figures: dict[str, Figure] = {}
     if history := folder.history():

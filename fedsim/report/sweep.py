@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 import yaml
 from hydra.experimental.callback import Callback
 
-from fedsim.files import csv_text, write_text
+from fedsim.files import csv_text
 from fedsim.runfolder import RunFolder
+from fedsim.storage import Storage
 
 
 class SweepReport(Callback):
@@ -59,7 +60,7 @@ def write_sweep_report(folder: Path) -> Path:
     for row in rows:
         numbers = ["" if value is None else str(value) for value in row["metrics"]]
         lines.append([row["name"], *row["settings"], *numbers, row["status"]])
-    write_text(folder / "sweep.csv", csv_text(lines))
+    Storage(folder).write_text("sweep.csv", csv_text(lines))
     by_metric = {name: [row["metrics"][place] for row in rows] for place, name in enumerate(metrics)}
     complete = [row["status"] == "complete" for row in rows]
     labels = [", ".join(filter(None, row["settings"])) or row["name"] for row in rows]

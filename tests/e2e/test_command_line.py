@@ -61,7 +61,7 @@ def test_a_sweep_leaves_a_folder_a_run_and_one_report_also_when_a_run_fails(tmp_
     assert "1_ilrg_softmax_synthetic: round 1: none of 4 clients" in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout.splitlines()[-1] == str(tmp_path / "sweep")
-    runs = sorted(path.name for path in (tmp_path / "sweep").iterdir() if path.is_dir())
+    runs = sorted(path.name for path in (tmp_path / "sweep").glob("[!.]*") if path.is_dir())
     assert runs == sorted(
         ["figures", *(f"{i}_{'ilrg' if i < 3 else 'idlg'}_softmax_synthetic" for i in range(6))]
     )

@@ -45,7 +45,7 @@ def test_deploy_and_inline_agree_bit_for_bit_also_after_a_resume(
     first = play_small(*ALIKE, "federation.rounds=1", "engine=deploy", folder="deploy")
     config = build.parse_text(first.config_text())
     config.federation.rounds = 2
-    (first.path / "config.yaml").write_text(OmegaConf.to_yaml(config))
+    first.storage.write_text("config.yaml", OmegaConf.to_yaml(config))
     deployed = resume(build.experiment(config), first)
     same(inline, deployed)
     assert deployed.summary()["status"] == "complete"

@@ -241,10 +241,10 @@ def test_a_client_that_says_nothing_is_reported(small, tmp_path, monkeypatch) ->
 
     answer = InlineGrid._answer
 
-    def sometimes(self, message):
+    def sometimes(self, message, seconds):
         if message.metadata.message_type == "train" and message.metadata.dst_node_id == 1001:
             return None if message.metadata.group_id == "1" else Message(RecordDict(), reply_to=message)
-        return answer(self, message)
+        return answer(self, message, seconds)
 
     monkeypatch.setattr(InlineGrid, "_answer", sometimes)
     folder = run(small(), tmp_path / "run")
@@ -345,7 +345,7 @@ def test_truth_never_crosses_a_message(small, tmp_path, monkeypatch) -> None:
 
     replies: list[Message] = []
     answer = InlineGrid._answer
-    monkeypatch.setattr(InlineGrid, "_answer", lambda self, m: replies.append(answer(self, m)) or replies[-1])
+    monkeypatch.setattr(InlineGrid, "_answer", lambda *args: replies.append(answer(*args)) or replies[-1])
     folder = run(small(), tmp_path / "run")
     trained = [reply for reply in replies if "arrays" in reply.content]
     assert len(trained) == 6

@@ -230,8 +230,8 @@ def test_a_bad_reply_is_a_fault_and_passes_on(tmp_path, way: str, reason: str) -
 def test_a_silent_client_and_a_full_disk_are_noted_and_stop_nothing(tmp_path, monkeypatch, caplog) -> None:
     answer = InlineGrid._answer
 
-    def silent(self, message):
-        return None if message.metadata.dst_node_id == 1002 else answer(self, message)
+    def silent(self, message, seconds):
+        return None if message.metadata.dst_node_id == 1002 else answer(self, message, seconds)
 
     monkeypatch.setattr(InlineGrid, "_answer", silent)
     federate(Wiretap(FedAvg(), tmp_path / "tap"), client_app())

@@ -1,6 +1,5 @@
 import os
 import signal
-import threading
 import time
 from collections import deque
 from types import SimpleNamespace
@@ -8,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 from flwr.serverapp import ServerApp
 
+from fedsim.engines.deployed import few_ahead
 from fedsim.engines.engine import in_order
 from fedsim.engines.inline import Inline
-from fedsim.engines.ray import Ray, stoppable
+from fedsim.engines.ray import Ray
 from fedsim.errors import FedsimError
 
 
@@ -53,7 +53,7 @@ def test_only_so_many_clients_are_asked_ahead(ahead: int) -> None:
         for reply in grid.send_and_receive(range(100), timeout=60):
             answered.append(reply.metadata.reply_to_message_id)
 
-    stoppable(app, threading.Event(), ahead, poll=0)(grid=grid, context=None)  # type: ignore[arg-type]
+    few_ahead(app, ahead, poll=0)(grid=grid, context=None)  # type: ignore[arg-type]
     assert sorted(answered) == list(range(100))
     assert grid.most == ahead
 

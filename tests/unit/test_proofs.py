@@ -23,6 +23,7 @@ from fedsim.interfaces import CentralTraining
 from fedsim.models.lenet5 import lenet5
 from fedsim.models.mlp import mlp
 from fedsim.randomness import generator
+from fedsim.storage import Storage
 from fedsim.training import Batch, batch_digest, sgd_step, train_steps, weights_of
 from fedsim.types import Task, Verdict
 
@@ -281,9 +282,9 @@ def test_seals_are_of_one_writer_for_one_reader(sealed: bytes) -> None:
 
 
 def test_a_ledger_shows_what_was_changed_and_mends_what_was_cut(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.jsonl"
+    storage, path = Storage(tmp_path), tmp_path / "ledger.jsonl"
     for number in range(30):
-        ledger.append(path, bytes([number]), round=1, client=number)
+        ledger.append(storage, path.name, bytes([number]), round=1, client=number)
     assert [entry.client for entry in ledger.read(path)] == list(range(30))
     lines = path.read_bytes().splitlines(keepends=True)
     for broken in (
@@ -295,7 +296,7 @@ def test_a_ledger_shows_what_was_changed_and_mends_what_was_cut(tmp_path: Path) 
         with pytest.raises(FedsimError, match="the chain is broken"):
             ledger.read(tmp_path / "broken")
     path.write_bytes(path.read_bytes()[:-20])  # as a kill leaves it
-    ledger.append(path, b"again", round=2, client=0)
+    ledger.append(storage, path.name, b"again", round=2, client=0)
     assert [entry.number for entry in ledger.read(path)] == list(range(30))
 
 

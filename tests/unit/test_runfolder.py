@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedsim.errors import FedsimError
-from fedsim.files import read_tensors, write_tensors
+from fedsim.files import read_tensors
 from fedsim.runfolder import RunFolder, ScoreRow
 from fedsim.types import Fault, Observation, Reconstruction, RoundResult, Truth
 
@@ -76,8 +76,14 @@ def test_tables_come_back(tmp_path: Path) -> None:
 
 
 def test_a_line_cut_short_by_a_crash_is_no_row(tmp_path: Path) -> None:
-    (tmp_path / "history.csv").write_text("round,accuracy,loss\n0,0.1,2.3\n1,0.2")
-    assert [result.round for result in RunFolder(tmp_path).history()] == [0]
+    folder = RunFolder(tmp_path)
+    for round in range(2):
+        folder.keep_round(RoundResult(round=round, accuracy=0.1, loss=2.3))
+    whole = (tmp_path / "history.csv").read_bytes()
+    (tmp_path / "history.csv").write_bytes(whole[:-3])
+    assert [result.round for result in folder.history()] == [0]
+    folder.keep_round(RoundResult(round=2, accuracy=0.1, loss=2.3))
+    assert [result.round for result in folder.history()] == [0, 2]
 
 
 def test_broken_and_missing_files_are_named(tmp_path: Path) -> None:
@@ -88,12 +94,6 @@ def test_broken_and_missing_files_are_named(tmp_path: Path) -> None:
         read_tensors(tmp_path / "none.safetensors")
     with pytest.raises(FedsimError, match="not a run folder"):
         RunFolder(tmp_path).config_text()
-    (tmp_path / "summary.json").write_text("{")
+    RunFolder(tmp_path).storage.write_text("summary.json", "{")
     with pytest.raises(FedsimError, match=r"summary\.json"):
         RunFolder(tmp_path).summary()
-
-
-def test_a_write_leaves_no_temporary_file(tmp_path: Path) -> None:
-    write_tensors(tmp_path / "deep" / "a.safetensors", {"x": torch.ones(2)}, {"note": 1})
-    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["a.safetensors"]
-    assert read_tensors(tmp_path / "deep" / "a.safetensors")[1] == {"note": 1}

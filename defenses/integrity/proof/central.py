@@ -17,6 +17,7 @@ from defenses.integrity.proof.verify import Expected, Reveal, Thoroughness, veri
 from fedsim.errors import FedsimError
 from fedsim.interfaces import CentralTraining
 from fedsim.randomness import generator
+from fedsim.storage import Storage
 from fedsim.training import Batch, Trace, batch_digest, sgd_step, weights_of
 from fedsim.types import Verdict, Weights
 
@@ -37,8 +38,7 @@ def prove_training(training: CentralTraining, every: int) -> Path:
     signer, reader = _prover_keys(training)
     subject = f"{training.steps} steps on batches of {training.batch_size}"
     proof = replace(proof_of(trace, subject=subject, initial="random"), precision=training.precision)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(seal(to_bytes(proof), signer, reader))
+    Storage(training.folder).write(FILE, seal(to_bytes(proof), signer, reader))
     return path
 
 

@@ -6,14 +6,13 @@ later tell whether the list was rewritten.
 
 import hashlib
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fedsim.errors import FedsimError
+from fedsim.storage import Storage
 
 FIRST = "0" * 64
-LONGEST = 1000  # bytes of two lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,16 +30,14 @@ class Entry:
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode() + b"\n"
 
 
-def append(path: Path, sealed: bytes, *, round: int, client: int) -> Entry:
-    """Add a proof; what an interrupted write left behind is cut off first."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    last = _last_line(path) if path.exists() else b""
+def append(storage: Storage, name: str, sealed: bytes, *, round: int, client: int) -> Entry:
+    """Add a proof."""
+    last = storage.last_append(name)
     previous = hashlib.sha256(last).hexdigest() if last else FIRST
     number = json.loads(last)["number"] + 1 if last else 0
     proof = hashlib.sha256(sealed).hexdigest()
     entry = Entry(number=number, round=round, client=client, proof=proof, previous=previous)
-    with path.open("ab") as file:
-        file.write(entry.line())
+    storage.append(name, entry.line())
     return entry
 
 
@@ -78,15 +75,3 @@ def check_folder(folder: Path, name: str) -> tuple[int, str | None]:
         if hashlib.sha256(path.read_bytes()).hexdigest() != entry.proof:
             return len(entries), f"{path} is not the proof that came in"
     return len(entries), None
-
-
-def _last_line(path: Path) -> bytes:
-    """Return the last whole line, after cutting off one that an interrupted write left behind."""
-    with path.open("r+b") as file:
-        size = file.seek(0, os.SEEK_END)
-        start = max(0, size - LONGEST)
-        file.seek(start)
-        tail = file.read()
-        whole = tail.rfind(b"\n") + 1
-        file.truncate(start + whole)
-    return b"".join(tail[:whole].splitlines(keepends=True)[-1:])

@@ -20,6 +20,7 @@ from defenses.integrity.proof.verify import Expected, Thoroughness, verify
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Audit, CentralTraining, Finding, RecordedStep, StepVerdict, Submission
 from fedsim.randomness import generator
+from fedsim.storage import Storage
 from fedsim.training import Batch, Claim
 from fedsim.types import Verdict, Weights
 
@@ -143,12 +144,6 @@ class ProofOfLearning(Audit):
         return suspicions(batch, reference)
 
     def _keep(self, submission: Submission) -> None:
-        folder = submission.folder / "proofs"
-        ledger.append(folder / LEDGER, submission.proof, round=submission.round, client=submission.client)
-        _write(folder / f"round_{submission.round}.client_{submission.client}.proof", submission.proof)
-
-
-def _write(path: Path, content: bytes) -> None:
-    temporary = path.with_suffix(".tmp")
-    temporary.write_bytes(content)
-    temporary.replace(path)
+        storage, round, client = Storage(submission.folder), submission.round, submission.client
+        ledger.append(storage, f"proofs/{LEDGER}", submission.proof, round=round, client=client)
+        storage.write(f"proofs/round_{round}.client_{client}.proof", submission.proof)
