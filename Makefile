@@ -1,36 +1,54 @@
-# Every target sets up what it needs: .venv is made anew when pyproject.toml changes.
+# Every target sets up what it needs: .venv is set up again when pyproject.toml or constraints.txt change.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help run test check format bench clean
+.PHONY: help run test test-lowest check format bench constraints clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/'
 
-$(VENV)/.ready: pyproject.toml
+$(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python $(INSTALL) -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.ready
+	$(BIN)/python $(INSTALL) -c constraints.txt -e '.[dev]'
 	@touch $@
 
 run: $(VENV)/.ready  ## run the main experiment on embedded data and write its report
 	$(BIN)/fedsim attack=span_matching
 
-test: $(VENV)/.ready  ## run all tests
+test: $(VENV)/.dev  ## run all tests
 	$(BIN)/python -m pytest -n 2
 
-check: $(VENV)/.ready  ## lint, format check, strict types
+test-lowest:  ## run the fast tests with the oldest versions that pyproject.toml admits
+	$(PYTHON) -m venv --clear build/lowest
+	build/lowest/bin/python $(INSTALL) -c constraints-lowest.txt -e '.[dev]'
+	build/lowest/bin/python -m pytest -n 2 tests/unit tests/contracts tests/e2e/test_rounds.py
+
+check: $(VENV)/.dev  ## lint, format check, strict types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(VENV)/.ready  ## rewrite the code in the project's format
+format: $(VENV)/.dev  ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.ready  ## run all measurements (two hours)
 	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+constraints:  ## renew constraints.txt with the newest versions that pyproject.toml admits
+	$(PYTHON) -m venv --clear build/newest
+	build/newest/bin/python $(INSTALL) -e '.[dev]'
+	grep '^#' constraints.txt > build/constraints.txt
+	build/newest/bin/python -m pip freeze --all --exclude pip --exclude-editable | \
+		sed -E '/^(cuda|nvidia|triton)/d; s/\+.*//' >> build/constraints.txt
+	mv build/constraints.txt constraints.txt
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache
