@@ -147,6 +147,7 @@ def test_games_are_not_thrown_together(tmp_path: Path) -> None:
     assert (tmp_path / "batches" / "greedy_two.safetensors").is_file()
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("precision", ["float64", "bfloat16", "float16"])
 def test_games_in_other_precisions(precision: str) -> None:
     (planned, searched) = moves(
@@ -159,7 +160,8 @@ def test_games_in_other_precisions(precision: str) -> None:
         assert planned.verdict.benign < 1e-16
         assert planned.accepted
     else:
-        assert searched.verdict.benign > 1e-6  # coarse arithmetic leaves more room
+        # Coarse arithmetic leaves more room: gradients of quarters are rounded each, on any CPU.
+        assert searched.verdict.benign > 1e-6
     assert searched.verdict.error > searched.verdict.benign
 
 

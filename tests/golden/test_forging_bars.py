@@ -25,6 +25,7 @@ from fedsim.randomness import generator
 from fedsim.training import Batch, batch_gradient, exact_levels, load_weights, sgd_step, weights_of
 
 RATE = 0.01
+HONEST = 1e-7  # more than honest recomputation errs on any instruction set: 1.4e-8 to 3.3e-8 were measured
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +83,9 @@ def test_searches_among_real_examples_are_far_above_honest_errors(data, forgery:
     for unwanted, least in ((1, 100), (100, 1e4)):
         asked = challenge(data, lenet5, 100, unwanted=unwanted, steps=steps)
         verdict = judged(asked, forgery.forge(asked))
-        assert verdict.error >= least * verdict.benign
+        assert verdict.error >= least * HONEST
         assert (verdict.accepted, verdict.check, verdict.domain) == (False, "step", "uint8")
-        assert 0 < verdict.benign < 1e-7
+        assert verdict.benign < HONEST
 
 
 @pytest.mark.parametrize("seed", [0, 1])

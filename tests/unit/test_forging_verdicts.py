@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulated_kernels import SEEN_BY, Kernel, Simulated, rounding, size
 from small_world import DATA, challenge, gap
 from torch import nn
 
@@ -24,14 +25,15 @@ from fedsim.errors import FedsimError
 from fedsim.interfaces import Challenge, Forgery, RecordedStep
 from fedsim.models.softmax import softmax
 from fedsim.randomness import generator
-from fedsim.training import Batch, load_weights, sgd_step, weights_of
+from fedsim.training import Batch, arithmetic, load_weights, sgd_step, weights_of
 
 RATE = 0.01
 
 
 def recorded(asked: Challenge, precision: str = "float32") -> RecordedStep:
     before = weights_of(asked.model)
-    sgd_step(asked.model, asked.batch, RATE)
+    with arithmetic(precision):
+        sgd_step(asked.model, asked.batch, RATE)
     after = weights_of(asked.model)
     load_weights(asked.model, before)
     return RecordedStep(
@@ -128,6 +130,27 @@ def test_each_check_of_the_game_is_named() -> None:
     loose = judge_step(step, Greedy(candidates=2).forge(asked), "uint8", 1e9)
     assert loose.accepted
     assert loose.error > 1e-5
+
+
+@pytest.mark.parametrize("kernel", SEEN_BY, ids=lambda kernel: kernel.__name__)
+def test_a_verifier_allows_ten_times_what_honest_machines_differ_by(kernel: Kernel) -> None:
+    asked = challenge(Simulated(kernel), 8)
+    step = recorded(asked)
+    benign = honest_error(step)
+    assert benign > 1e-4
+    if kernel is size:
+        assert benign == pytest.approx(RATE * (8 - 2))
+    verdict = judge_step(step, asked.batch, "uint8", None)
+    assert (verdict.benign, verdict.delta) == (benign, 10 * benign)
+
+
+def test_honest_machines_differ_in_the_precision_of_the_game() -> None:
+    asked = challenge(Simulated(rounding), 8)
+    errors = {name: honest_error(recorded(asked, name)) for name in ("float32", "bfloat16", "float16")}
+    for name, error in errors.items():
+        coarser = torch.finfo(getattr(torch, name)).eps / torch.finfo(torch.float32).eps
+        assert error == pytest.approx(coarser * errors["float32"])
+    assert errors["float32"] > 0
 
 
 def test_suspicions_see_what_they_are_meant_to_see() -> None:

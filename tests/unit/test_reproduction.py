@@ -2,15 +2,18 @@
 
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
+from simulated_kernels import SEEN_BY, Kernel, Simulated, library, order, rounding, threads
 from torch import nn
 
 from defenses.integrity.proof import reproduction
 from defenses.integrity.proof.calibrate import calibrate
 from defenses.integrity.proof.central import train_centrally
+from defenses.integrity.proof.distances import distance
 from fedsim import build
 from fedsim.data.synthetic import synthetic
 from fedsim.errors import FedsimError
@@ -55,6 +58,17 @@ def found(training: CentralTraining, study: str) -> dict[tuple[str, str], float]
     return {(finding.case, finding.figure): finding.value for finding in findings}
 
 
+def largest_of(training: CentralTraining, study: str) -> dict[str, float]:
+    return {case: v for (case, figure), v in found(training, study).items() if figure == "largest l2"}
+
+
+def one_unit(training: CentralTraining) -> float:
+    """How far weights are from themselves when the last place of each is off by one."""
+    weights = torch.cat([tensor.flatten() for tensor in weights_of(training.fresh(0)).values()])
+    return torch.finfo(torch.float32).eps * float(weights.norm())
+
+
+@pytest.mark.kernels
 def test_errors_by_batch_size_are_small_and_zero_where_nothing_differs(training: CentralTraining) -> None:
     values = found(training, "batch_sizes")
     assert values.pop(("the model", "parameters")) == sum(p.numel() for p in fresh(0).parameters())
@@ -62,30 +76,73 @@ def test_errors_by_batch_size_are_small_and_zero_where_nothing_differs(training:
     assert len(values) == 3 * 5 * 2
     for size in (8, 64, 96):
         assert values[f"b={size}, the same", "largest l2"] == 0
-        for what in ("permuted batch", "micro-batches"):
+        for what in ("2 threads", "permuted batch", "micro-batches", "other kernels"):
             largest, mean = (values[f"b={size}, {what}", f"{name} l2"] for name in ("largest", "mean"))
-            assert 0 < mean <= largest < 1e-6
+            assert 0 <= mean <= largest <= one_unit(training)  # zero: on a CPU that has it so
 
 
+@pytest.mark.parametrize("kernel", SEEN_BY, ids=lambda kernel: kernel.__name__)
+def test_each_kernel_is_seen_by_its_own_variation_alone(training: CentralTraining, kernel: Kernel) -> None:
+    training = replace(training, fresh=lambda number: Simulated(kernel))
+    largest = largest_of(training, "batch_sizes")
+    for size in (8, 64, 96):
+        exact = {"size": 0.75 * size, "threads": 1.0, "library": 1.0}  # between two gradients
+        for what in ("the same", *SEEN_BY.values()):
+            error = largest.pop(f"b={size}, {what}")
+            if what != SEEN_BY[kernel]:
+                assert error < 1e-8
+            elif kernel is order:
+                assert error > 1e-3
+            else:
+                assert error == pytest.approx(training.learning_rate * exact[kernel.__name__], rel=1e-5)
+    assert not largest
+
+
+@pytest.mark.kernels
 def test_lower_precision_has_larger_errors_and_repeats_itself(training: CentralTraining) -> None:
-    values = found(training, "precision")
-    largest = {case: value for (case, figure), value in values.items() if figure == "largest l2"}
+    """Gradients of quarters of a batch are rounded to the precision each, on every CPU."""
+    largest = largest_of(training, "precision")
+    steps = train_centrally(training, 1).checkpoints
+    longest = max(distance("l2", one, other) for one, other in pairwise(steps))
     assert len(largest) == 3 * 5
     for name in ("float32", "bfloat16", "float16"):
         assert largest[f"{name}, the same"] == 0
-    exact, half, brain = (largest[f"{n}, permuted batch"] for n in ("float32", "float16", "bfloat16"))
-    assert 0 < 10 * exact < half < brain < 1e-2
+        low = torch.finfo(getattr(torch, name)).eps * longest
+        assert all(v <= one_unit(training) + 10 * low for c, v in largest.items() if c.startswith(name))
+        assert (largest[f"{name}, micro-batches"] > one_unit(training)) == (name != "float32")
     assert not torch.is_autocast_enabled("cpu")
 
 
+def test_errors_of_rounding_follow_the_precision(training: CentralTraining) -> None:
+    largest = largest_of(replace(training, fresh=lambda number: Simulated(rounding)), "precision")
+    exact = largest["float32, permuted batch"]
+    assert exact > 0
+    for name in ("float32", "bfloat16", "float16"):
+        coarser = torch.finfo(getattr(torch, name)).eps / torch.finfo(torch.float32).eps
+        assert largest[f"{name}, permuted batch"] == pytest.approx(coarser * exact, rel=1e-4)
+        assert largest[f"{name}, the same"] == 0
+        for what in ("2 threads", "micro-batches", "other kernels"):
+            assert largest[f"{name}, {what}"] < 1e-4 * coarser * exact
+
+
+@pytest.mark.kernels
 def test_the_matrix_of_machines_has_a_diagonal_of_zeros(training: CentralTraining) -> None:
-    values = found(replace(training, steps=2), "machines")
-    largest = {tuple(case.split(" -> ")): v for (case, figure), v in values.items() if figure == "largest l2"}
+    largest = largest_of(replace(training, steps=2), "machines")
     assert len(largest) == 16
-    assert all(value == 0 for (there, here), value in largest.items() if there == here)
-    assert 0 < largest["default", "plain kernels"] < 1e-6
-    assert 0 < largest["plain kernels", "default"] < 1e-6
+    for case, value in largest.items():
+        there, here = case.split(" -> ")
+        assert value <= (0 if there == here else one_unit(training))
     assert torch.get_num_threads() == 1
+
+
+@pytest.mark.parametrize(("kernel", "words"), [(threads, "2 threads"), (library, "plain kernels")])
+def test_machines_differ_where_one_alone_has_what_is_seen(training, kernel: Kernel, words: str) -> None:
+    largest = largest_of(replace(training, fresh=lambda number: Simulated(kernel)), "machines")
+    assert len(largest) == 16
+    for case, value in largest.items():
+        there, here = case.split(" -> ")
+        differ = (words in there) != (words in here)
+        assert value == pytest.approx(training.learning_rate * differ, rel=1e-5)
 
 
 def test_autocast_follows_the_weights_from_step_to_step(training: CentralTraining) -> None:
