@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedsim.errors import printable
+
 _shown: list[Progress] = []  # the one live display: inner bars join the outer one's
 
 
@@ -18,7 +20,7 @@ def bar(label: str, total: int) -> Iterator[Callable[..., None]]:
         return
     if not _shown:
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
@@ -31,11 +33,11 @@ def bar(label: str, total: int) -> Iterator[Callable[..., None]]:
         finally:
             _shown.clear()
         return
-    display = _shown[0]
+    display, label = _shown[0], printable(label, keep="")
     task = display.add_task(label, total=total)
     try:
         yield lambda done, note="": display.update(
-            task, completed=done, description=f"{label}: {note}" if note else label
+            task, completed=done, description=f"{label}: {printable(note, keep='')}" if note else label
         )
     finally:
         display.remove_task(task)

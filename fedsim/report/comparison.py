@@ -10,6 +10,7 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from fedsim.compare import COMPLETE, Choice, Grid, has_result
+from fedsim.errors import printable, shortened
 from fedsim.files import csv_text, write_text
 from fedsim.metrics.image_matching import match_to_truth, peak_signal_to_noise
 from fedsim.report.figures import curves_figure, heat_figure, rows_figure, scatter_figure
@@ -129,7 +130,7 @@ def _entries(runs: list[RunFolder]) -> dict[str, Entry]:
 
 def _status(run: RunFolder) -> str:
     status: str = run.summary().get("status", "did not run") if run.path.exists() else "did not run"
-    return status
+    return shortened(status, 2000)
 
 
 def _mean(entry: Entry | None) -> float | None:
@@ -152,7 +153,7 @@ def _write_csv(
             lines.append([attack, defense, metric, repr(entry.mean), width, str(len(entry.values)), ""])
         if problem := problems.get((attack, defense)):
             lines.append([attack, defense, "", "", "", "0", problem])
-    write_text(folder / "comparison.csv", csv_text(lines))
+    write_text(folder / "comparison.csv", csv_text([[printable(cell) for cell in line] for line in lines]))
 
 
 def _worst(
