@@ -1,5 +1,6 @@
 """Progress bars for rounds, clients and long attacks; nothing at all when the output is no terminal."""
 
+import multiprocessing
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ _shown: list[Progress] = []  # the one live display: inner bars join the outer o
 @contextmanager
 def bar(label: str, total: int) -> Iterator[Callable[..., None]]:
     """Show a bar while the block runs; call the yielded function with how much is done, and a note."""
-    if not sys.stderr.isatty():
+    if not _shown and not _at_terminal():  # not asked again: under a display, rich stands in for stderr
         yield lambda done, note="": None
         return
     if not _shown:
@@ -25,7 +26,9 @@ def bar(label: str, total: int) -> Iterator[Callable[..., None]]:
             MofNCompleteColumn(),
             TimeRemainingColumn(),
         )
-        display = Progress(*columns, console=Console(stderr=True), transient=True)
+        # Whatever else is printed meanwhile passes through this console: as words, too.
+        console = Console(stderr=True, markup=False, emoji=False, highlight=False)
+        display = Progress(*columns, console=console, transient=True)
         _shown.append(display)
         try:
             with display, bar(label, total) as advance:
@@ -41,3 +44,8 @@ def bar(label: str, total: int) -> Iterator[Callable[..., None]]:
         )
     finally:
         display.remove_task(task)
+
+
+def _at_terminal() -> bool:
+    """Say whether there is a terminal to draw on: processes of ours would draw over each other's bars."""
+    return sys.stderr.isatty() and multiprocessing.parent_process() is None

@@ -14,14 +14,13 @@ import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as draw
+from made_move import a_move
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from fedsim import runfolder
 from fedsim.compare import Choice, Grid
 from fedsim.errors import FedsimError, printable
-from fedsim.forge import Move
-from fedsim.interfaces import StepVerdict
 from fedsim.report import audit, figures, forging
 from fedsim.report.comparison import write_comparison
 from fedsim.report.figures import confusion_figure, count_table
@@ -29,7 +28,6 @@ from fedsim.report.page import as_file_name, write_page
 from fedsim.report.run import write_report
 from fedsim.report.sweep import SweepReport, run_folders, write_sweep_report
 from fedsim.runfolder import RunFolder, ScoreRow
-from fedsim.training import Batch
 from fedsim.types import Fault, Reconstruction, Truth, Verdict
 
 MARKUP = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7 * 7 }}&lt;"
@@ -186,37 +184,6 @@ def test_the_table_in_a_comparisons_link_is_the_table(tmp_path: Path) -> None:
     (link,) = [link for link in page.links if link.startswith("data:")]
     start = "data:text/csv;charset=utf-8,"
     assert unquote(link.removeprefix(start)) == (tmp_path / "comparison.csv").read_text()
-
-
-def a_move(words: str, number: int) -> Move:
-    batch = Batch(images=torch.rand(2, 1, 3, 3), labels=torch.tensor([0, 1]))
-    verdict = StepVerdict(
-        accepted=bool(number % 2),
-        reason=words,
-        domain="box",
-        gone=1,
-        error=0.1 + number,
-        benign=0.01,
-        delta=0.02,
-    )
-    return Move(
-        game=words,
-        forgery=words,
-        step=number,
-        number=0,
-        unwanted=1,
-        size=2,
-        planned=False,
-        verdict=verdict,
-        reason=words,
-        loss=1.0 + number,
-        moved=0.1 + number,
-        seconds=1.0,
-        suspicions={"a": 0.1 * number, "b": 0.2},
-        honest={"a": 0.1, "b": 0.2},
-        used=batch,
-        claimed=batch,
-    )
 
 
 def game_of(folder: Path, words: str) -> Path:
