@@ -116,7 +116,7 @@ def _end_tidily() -> None:
 
 
 def _complain(error: BaseException, where: str = "") -> None:
-    print(printable(f"fedsim: {where}{in_words(error)}"), file=sys.stderr)
+    print(f"fedsim: {printable(where)}{in_words(error)}", file=sys.stderr)
 
 
 def _experiment() -> None:

@@ -1,4 +1,4 @@
-"""The error a user meets: what was expected, what came, and the remedy."""
+"""The error a user meets: what was expected, what came, and the remedy. Words of others, to be shown."""
 
 
 class FedsimError(Exception):
@@ -7,12 +7,21 @@ class FedsimError(Exception):
 
 def in_words(error: BaseException) -> str:
     """Say an error in a line: ours speak for themselves, others are named by their class."""
-    return str(error) if isinstance(error, FedsimError) else f"{type(error).__name__}: {error}"
+    return printable(str(error) if isinstance(error, FedsimError) else f"{type(error).__name__}: {error}")
 
 
-def printable(words: str) -> str:
-    """Return somebody else's words without what terminals take for commands, or no text can hold."""
-    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in words)
+def printable(text: str, keep: str = "\n\t") -> str:
+    """Return words of others for a terminal, a log or a page: what cannot be seen becomes a backslash escape.
+
+    So do control characters, which a terminal obeys, marks that turn the reading order around, and lone
+    surrogates, which no file takes. keep: of those, the ones that stay; "" for a name in a line.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() or letter in keep else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
 
 
 def shortened(words: str, longest: int = 500) -> str:

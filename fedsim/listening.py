@@ -84,7 +84,7 @@ class Listener:
         if self.model is None or self.task is None:
             raise FedsimError(
                 "attack: expected a model and a task with it, got at most one of them. Remedy: Wiretap(..., "
-                "model=Net(), task=Task(input_shape=(3, 32, 32), num_classes=10)), or attack in a replay."
+                "model=Net, task=Task(input_shape=(3, 32, 32), num_classes=10)), or attack in a replay."
             )
         if self.attack.crafts():
             raise FedsimError(
@@ -217,7 +217,7 @@ class Listener:
         assert self.model is not None
         assert self.task is not None
         try:
-            with _undisturbed(), torch.enable_grad():
+            with undisturbed(), torch.enable_grad():
                 reduced = fitted(self.model, observation)
                 load_weights(self.model, reduced.sent)
                 guess = self.attack.run(self.model, self.task, [reduced])
@@ -302,8 +302,8 @@ def _count(records: Iterable[Record], names: Iterable[str]) -> int | None:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Give the strategy its random numbers back: client sampling and noise draw from the global ones."""
+def undisturbed() -> Iterator[None]:
+    """Give the app its random numbers back: its model, sampling and noise draw from the global generators."""
     state, noise = random.getstate(), np.random.get_state()  # noqa: NPY002
     devices = list(range(torch.cuda.device_count()))
     with ExitStack() as stack:

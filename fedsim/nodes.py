@@ -5,7 +5,7 @@ import time
 from flwr.app import ConfigRecord, Error, Message
 from flwr.serverapp import Grid
 
-from fedsim.errors import FedsimError, in_words, printable
+from fedsim.errors import FedsimError, in_words
 
 
 class OutOfTime(FedsimError):
@@ -38,5 +38,5 @@ def client_number(message: Message) -> int:
 
 def failure(message: Message, error: BaseException) -> Message:
     """Answer an exception with an error reply of the same words on every engine."""
-    words = str(error) if isinstance(error, OutOfTime) else f"the client failed: {in_words(error)}"
-    return Message(Error(code=CLIENT_FAILED, reason=printable(words)), reply_to=message)
+    words = in_words(error) if isinstance(error, OutOfTime) else f"the client failed: {in_words(error)}"
+    return Message(Error(code=CLIENT_FAILED, reason=words), reply_to=message)

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from fedsim import progress
 from fedsim.data.images import Images
-from fedsim.errors import FedsimError, in_words, printable, shortened
+from fedsim.errors import FedsimError, in_words, shortened
 from fedsim.federation import Federation
 from fedsim.interfaces import Attack, Audit, Submission
 from fedsim.models.batch_norm import set_batch_norm
@@ -145,7 +145,7 @@ class ObservingStrategy(Strategy):
                 weight = float(observation.num_examples or 1)
                 self._check_size(observation, weight)
             except Exception as error:  # whatever is wrong with a reply is its sender's fault, nobody else's
-                reason = shortened(printable(in_words(error)))
+                reason = shortened(in_words(error))
                 faults.append(Fault(round=server_round, client=client, reason=reason))
                 log.warning("round %d, client %d: %s; left out", server_round, client, reason)
                 self.setup.keep_fault(faults[-1])

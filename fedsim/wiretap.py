@@ -1,10 +1,10 @@
 """A wiretap on any Flower strategy: training goes on as before, and what the server sees is kept.
 
-    strategy = Wiretap(FedAvg(), "tapped")
+    strategy = Wiretap(FedAvg(), "tapped", model=Net, task=Task(input_shape=(3, 32, 32), num_classes=10))
 
 Every message passes through as it is. The folder is a run folder (`fedsim/runfolder.py`) whose clients go by
-their Flower node ids; `fedsim replay tapped attack=... model=my_package.Net` attacks it. Whatever goes wrong
-here is logged, kept as a fault and never reaches the training.
+their Flower node ids; `fedsim replay tapped attack=...` attacks it. Whatever goes wrong here is logged, kept
+as a fault and never reaches the training.
 """
 
 import copy
@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Attack
-from fedsim.listening import EXAMPLES, Listener, Replies
+from fedsim.listening import EXAMPLES, Listener, Replies, undisturbed
 from fedsim.models.batch_norm import BatchNormMode
-from fedsim.models.foreign import import_path, normalising
+from fedsim.models.foreign import import_path, made, normalising
 from fedsim.runfolder import RunFolder
 from fedsim.types import Task, Truth
 
@@ -54,7 +54,7 @@ class Wiretap(Strategy):
         *,
         attack: Attack | None = None,
         every: int = 1,
-        model: nn.Module | None = None,
+        model: nn.Module | Callable[[], nn.Module] | None = None,
         task: Task | None = None,
         replies: Replies = "weights",
         batch_norm: BatchNormMode = "train",
@@ -63,6 +63,8 @@ class Wiretap(Strategy):
     ) -> None:
         """Tap a strategy into a new folder.
 
+        model: what the clients train, for attacks and replays: its class, or a function that makes it, and
+        then the app's random numbers stay as they are (`model=Net()` has drawn some before we are called).
         attack: attack each tapped round at once, too; needs the model and the task. every: tap the first
         round and each so many rounds after it. task: the form of the data; noted for replays.
         replies: what clients answer with: new weights, their difference from those sent, or a gradient.
@@ -74,11 +76,12 @@ class Wiretap(Strategy):
                 f"Wiretap: expected a strategy of flwr.serverapp.strategy, got {type(strategy).__name__}. "
                 "Remedy: move the app to Flower's message API."
             )
+        own_model, model_path = _model(model, task)
         listener = Listener(
             folder=RunFolder(Path(folder).expanduser().resolve()),
             attack=attack,
             every=every,
-            model=None if model is None or task is None else normalising(copy.deepcopy(model), task),
+            model=own_model,
             task=task,
             replies=replies,
             batch_norm=batch_norm,
@@ -91,7 +94,7 @@ class Wiretap(Strategy):
         own = {"_wrapped": strategy, "_hooks": hooks, "_listener": listener}
         for name, value in own.items():  # all other attributes are the strategy's
             object.__setattr__(self, name, value)
-        _begin(listener, strategy.__class__.__name__, None if model is None else import_path(model))
+        _begin(listener, strategy.__class__.__name__, model_path)
         flower.info("Wiretap: observations go to %s", listener.folder.path)
 
     def configure_train(
@@ -190,6 +193,19 @@ def _setting(strategy: object, name: str, default: str) -> str:
             return found
         strategy = getattr(strategy, "strategy", None)
     return default
+
+
+def _model(
+    given: nn.Module | Callable[[], nn.Module] | None, task: Task | None
+) -> tuple[nn.Module | None, str | None]:
+    """Return a model of our own that takes the task's pixels, and where replays import it from."""
+    if given is None:
+        return None, None
+    with undisturbed():  # making a model draws random numbers, and the app may make its own afterwards
+        model = made(given)
+        own = None if task is None else normalising(copy.deepcopy(model), task)
+    kind = type(model)
+    return own, import_path(kind) if model is given else import_path(given, kind)
 
 
 def _begin(listener: Listener, strategy: str, model: str | None) -> None:

@@ -38,6 +38,10 @@ class Small(nn.Module):
         nn.init.constant_(self.norm.bias, 2.0)
         self.last = nn.Linear(width, 3)
 
+    @classmethod
+    def of_twelve(cls) -> "Small":
+        return cls(12)
+
     def forward(self, images: Tensor) -> Tensor:
         return self.last(functional.relu(self.norm(self.first(images.flatten(1)))))
 
@@ -60,6 +64,10 @@ class Other(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.other(images.flatten(1))
+
+
+def make_small() -> Small:
+    return Small()
 
 
 def no_model() -> str:

@@ -3,7 +3,7 @@
 import dataclasses
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +45,37 @@ def user_model(task: Task, *, name: str, arguments: Mapping[str, Any] | None = N
     return model
 
 
-def import_path(model: nn.Module) -> str | None:
-    """Return where a model's class can be imported from, if it can."""
-    path = f"{type(model).__module__}.{type(model).__qualname__}"
-    return None if path.startswith("__main__.") or "<locals>" in path else path
+def made(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
+    """Return a model that was given, or what a class or a function without arguments makes."""
+    if isinstance(model, nn.Module):
+        return model
+    remedy = "Remedy: model=Net, or model=lambda: Net(width=64)."
+    if not callable(model):
+        raise FedsimError(
+            f"model: expected an nn.Module or what makes one, got {type(model).__name__}. {remedy}"
+        )
+    name = getattr(model, "__qualname__", type(model).__name__)
+    try:
+        found: object = model()
+    except Exception as error:
+        raise FedsimError(
+            f"model: expected {name} to make a model without arguments, got {in_words(error)}. {remedy}"
+        ) from error
+    if not isinstance(found, nn.Module):
+        raise FedsimError(
+            f"model: expected {name} to make an nn.Module, got {type(found).__name__}. {remedy}"
+        )
+    return found
+
+
+def import_path(*candidates: object) -> str | None:
+    """Return where the first of some classes or functions that can be imported is imported from."""
+    for candidate in candidates:
+        module, name = (getattr(candidate, key, None) for key in ("__module__", "__qualname__"))
+        there = isinstance(name, str) and "." not in name and module != "__main__"
+        if there and getattr(sys.modules.get(str(module)), str(name), None) is candidate:
+            return f"{module}.{name}"
+    return None
 
 
 def normalising(model: nn.Module, task: Task) -> nn.Module:

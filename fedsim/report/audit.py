@@ -1,5 +1,6 @@
 """The part of a run's report on an audit: who was caught, who was wronged, at what cost."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from scipy.stats import binomtest
 
-from fedsim.report.figures import INK
+from fedsim.report.figures import INK, literal
 from fedsim.types import Verdict
 
 KINDS = {  # what a verdict was worth, and its colour
@@ -20,6 +21,7 @@ KINDS = {  # what a verdict was worth, and its colour
     "honest, rejected": "#e8a33d",
     "cheat, accepted": "#d64545",
 }
+LABELLED = 100  # clients, and rounds, of which each has a label of its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,18 +74,19 @@ def verdicts_figure(verdicts: Sequence[Verdict], cheats: Mapping[int, str]) -> F
     """Draw every verdict, a row a client and a column a round."""
     clients, rounds = sorted({v.client for v in verdicts}), sorted({v.round for v in verdicts})
     table = np.full((len(clients), len(rounds)), np.nan)
+    row, column, worth = ({name: n for n, name in enumerate(names)} for names in (clients, rounds, KINDS))
     for verdict in verdicts:
-        place = clients.index(verdict.client), rounds.index(verdict.round)
-        table[place] = list(KINDS).index(kind_of(verdict, cheats))
+        table[row[verdict.client], column[verdict.round]] = worth[kind_of(verdict, cheats)]
     size = (min(6.4, 2.8 + 0.25 * len(rounds)), min(8.0, 1.3 + 0.24 * len(clients)))
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
     axes.imshow(table, cmap=ListedColormap(list(KINDS.values())), vmin=-0.5, vmax=3.5, aspect="auto")
-    axes.set_xticks(range(len(rounds)), [str(number) for number in rounds], fontsize=7)
-    names = [f"{client} {cheats.get(client, '')}".strip() for client in clients]
-    axes.set_yticks(range(len(clients)), names, fontsize=7)
-    axes.set_xticks(np.arange(-0.5, len(rounds)), minor=True)
-    axes.set_yticks(np.arange(-0.5, len(clients)), minor=True)
+    names = [literal(f"{client} {cheats.get(client, '')}".strip(), 24) for client in clients]
+    for axis, labels in ((axes.xaxis, [str(number) for number in rounds]), (axes.yaxis, names)):
+        apart = math.ceil(len(labels) / LABELLED)
+        axis.set_ticks(range(0, len(labels), apart), labels[::apart], fontsize=7)
+        if apart == 1:  # a line between each and the next
+            axis.set_ticks(np.arange(-0.5, len(labels)), minor=True)
     axes.grid(which="minor", color="w", lw=1)
     axes.tick_params(which="both", length=0)
     axes.set_xlabel("round", fontsize=8, color=INK)

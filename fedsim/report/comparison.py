@@ -10,6 +10,7 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from fedsim.compare import Choice, Grid, has_result
+from fedsim.errors import printable, shortened
 from fedsim.files import csv_text
 from fedsim.metrics.image_matching import match_to_truth, peak_signal_to_noise
 from fedsim.report.figures import curves_figure, heat_figure, rows_figure, scatter_figure
@@ -129,7 +130,7 @@ def _entries(runs: list[RunFolder]) -> dict[str, Entry]:
 
 
 def _status(run: RunFolder) -> str:
-    return run.status or "did not run"
+    return shortened(run.status, 2000) or "did not run"
 
 
 def _mean(entry: Entry | None) -> float | None:
@@ -152,7 +153,8 @@ def _write_csv(
             lines.append([attack, defense, metric, repr(entry.mean), width, str(len(entry.values)), ""])
         if problem := problems.get((attack, defense)):
             lines.append([attack, defense, "", "", "", "0", problem])
-    Storage(folder).write_text("comparison.csv", csv_text(lines))
+    text = csv_text([[printable(cell) for cell in line] for line in lines])
+    Storage(folder).write_text("comparison.csv", text)
 
 
 def _worst(

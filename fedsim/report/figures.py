@@ -13,12 +13,25 @@ from matplotlib.text import Annotation
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
+from fedsim.errors import printable
 from fedsim.types import RoundResult
 
 TRUE, GUESSED = "#9aa5b1", "#d64545"
 INK = "#323f4b"
+COUNTED = 13  # examples of a class: 0 to 11, and 12 or more
 ERRORS = ("image_error", "embedding_error")  # relative ones, with a rate
 SHARES = ("leacc", "lnacc", "irec", "accuracy", "ssim", "embedding_cosine", "probability_cosine")  # 0 to 1
+
+
+def literal(words: str, longest: int = 80) -> str:
+    """Return words of others as a label: in one line, not too long, and no formula to matplotlib."""
+    shown = printable(words, keep="")[:longest].replace("$", r"\$")
+    return f" {shown}" if shown.startswith("_") else shown  # a legend leaves out what begins so
+
+
+def wrapped(words: str, width: int, lines: int) -> str:
+    """Return words of others as a label of several lines."""
+    return "\n".join(map(literal, textwrap.wrap(printable(words, keep=""), width)[:lines]))
 
 
 def accuracy_figure(history: Sequence[RoundResult]) -> Figure:
@@ -66,7 +79,7 @@ def label_figure(true: Tensor | None, guessed: Tensor, title: str, presence_only
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("class")
     axes.set_ylabel("examples")
-    axes.set_title(title, fontsize=10, color=INK)
+    axes.set_title(literal(title), fontsize=10, color=INK)
     axes.legend(frameon=False, fontsize=8, loc="upper right", bbox_to_anchor=(1, 1.02), ncols=2)
     axes.set_ylim(top=1.3 * max(1, int(known.max()), int(guessed.max())))
     _clean(axes)
@@ -105,7 +118,7 @@ def trace_figure(traces: Mapping[str, Sequence[float]]) -> Figure:
     axes = figure.subplots()
     for label, values in traces.items():
         places = [100 * place / max(1, len(values) - 1) for place in range(len(values))]
-        axes.plot(places, values, lw=1.2, marker="o" if len(values) < 30 else "", ms=3, label=label)
+        axes.plot(places, values, lw=1.2, marker="o" if len(values) < 30 else "", ms=3, label=literal(label))
     if all(value > 0 for values in traces.values() for value in values):
         axes.set_yscale("log")
     axes.set_xlabel("% of the iterations")
@@ -124,20 +137,22 @@ def scores_figure(rounds: Mapping[str, Mapping[int, float]]) -> Figure:
         if name in SHARES:
             axes.set_ylim(0, 1.05)
         axes.set_xlabel("round")
-        axes.set_title(name, fontsize=10, color=INK)
+        axes.set_title(literal(name, 40), fontsize=10, color=INK)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         _clean(axes)
     return figure
 
 
-def confusion_figure(true: Tensor, guessed: Tensor) -> Figure:
-    """Draw how often a class with so many true examples was given so many: the diagonal is right."""
-    size = min(13, int(max(true.max(), guessed.max())) + 1)
-    table = torch.zeros(size, size, dtype=torch.int64)
-    for column, row in zip(
-        true.clamp(max=size - 1).tolist(), guessed.clamp(max=size - 1).tolist(), strict=True
-    ):
-        table[row, column] += 1
+def count_table(true: Tensor, guessed: Tensor) -> Tensor:
+    """Return how often a class with so many true examples (columns) was given so many (rows), at most 12."""
+    places = guessed.clamp(0, COUNTED - 1) * COUNTED + true.clamp(0, COUNTED - 1)
+    return places.bincount(minlength=COUNTED**2).view(COUNTED, COUNTED)
+
+
+def confusion_figure(table: Tensor) -> Figure:
+    """Draw a sum of such tables: the diagonal is right."""
+    size = int(table.nonzero().max()) + 1
+    table = table[:size, :size]
     figure = Figure(figsize=(3.6, 3.2), layout="constrained")
     axes = figure.subplots()
     axes.imshow(table.float().sqrt().numpy(), cmap="Reds", origin="lower")
@@ -146,7 +161,9 @@ def confusion_figure(true: Tensor, guessed: Tensor) -> Figure:
             if number := int(table[row, column]):
                 ink = "w" if number > 0.4 * int(table.max()) else INK
                 axes.text(column, row, str(number), ha="center", va="center", fontsize=7, color=ink)
-    labels = [str(number) for number in range(size - 1)] + [f"{size - 1}" if size < 13 else f"{size - 1}+"]
+    labels = [str(number) for number in range(size - 1)] + [
+        f"{size - 1}" if size < COUNTED else f"{size - 1}+"
+    ]
     axes.set_xticks(range(size), labels, fontsize=7)
     axes.set_yticks(range(size), labels, fontsize=7)
     axes.set_xlabel("true number of examples")
@@ -176,7 +193,9 @@ def curve_figure(name: str, curves: Mapping[str, Mapping[str, Sequence[tuple[flo
     panels = figure.subplots(1, len(curves), squeeze=False)[0]
     for axes, (metric, groups) in zip(panels, curves.items(), strict=True):
         for label, points in groups.items():
-            axes.plot(*zip(*sorted(points), strict=True), marker="o", ms=4, label=label or None)
+            axes.plot(
+                *zip(*sorted(points), strict=True), marker="o", ms=4, label=wrapped(label, 36, 4) or None
+            )
         places = sorted({x for points in groups.values() for x, _ in points})
         if places[0] > 0 and places[-1] / places[0] >= 8:
             axes.set_xscale("log")
@@ -186,10 +205,10 @@ def curve_figure(name: str, curves: Mapping[str, Mapping[str, Sequence[tuple[flo
                 _fit(axes, groups)
         if metric in SHARES:
             axes.set_ylim(0, 1.05)
-        axes.set_xlabel(name)
-        axes.set_title(metric, fontsize=10, color=INK)
+        axes.set_xlabel(literal(name))
+        axes.set_title(literal(metric, 40), fontsize=10, color=INK)
         _clean(axes)
-    if any(label for groups in curves.values() for label in groups):
+    if panels[0].get_legend_handles_labels()[1]:
         panels[0].legend(frameon=False, fontsize=8)
     return figure
 
@@ -198,8 +217,9 @@ def sweep_figure(
     labels: Sequence[str], metrics: Mapping[str, Sequence[float | None]], complete: Sequence[bool]
 ) -> Figure:
     """Draw one panel a metric, one bar a run."""
-    height = 1.1 + 0.28 * len(labels)
-    figure = Figure(figsize=(1.6 + 1.7 * len(metrics), height), layout="constrained")
+    shown = [literal(label, 40) for label in labels]
+    width = 1.6 + 1.7 * len(metrics) + (2.0 if max(map(len, shown)) > 24 else 0.0)
+    figure = Figure(figsize=(width, 1.1 + 0.28 * len(labels)), layout="constrained")
     panels = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
     for axes, (name, values) in zip(panels, metrics.items(), strict=True):
         axes.barh(range(len(labels)), [value or 0 for value in values], color=GUESSED, height=0.6)
@@ -207,11 +227,11 @@ def sweep_figure(
             if value is None:  # the attack does not claim this
                 words = " not claimed" if complete[place] else " failed"
                 axes.text(0, place, words, va="center", fontsize=7, color=TRUE)
-        axes.set_title(name, fontsize=10, color=INK)
+        axes.set_title(literal(name, 40), fontsize=10, color=INK)
         if name in SHARES:
             axes.set_xlim(0, 1)
         _clean(axes)
-    panels[0].set_yticks(range(len(labels)), [label[:40] for label in labels], fontsize=8)
+    panels[0].set_yticks(range(len(labels)), shown, fontsize=8)
     panels[0].invert_yaxis()
     return figure
 
@@ -246,9 +266,11 @@ def heat_figure(
             share = 0.0 if value is None else (value - low) / max(high - low, 1e-9)
             dark = (1 - share if lower_is_worse else share) > 0.6 and value is not None
             axes.text(number, place, words, ha="center", va="center", fontsize=8, color="w" if dark else INK)
-    axes.set_xticks(range(len(columns)), [name[:28] for name in columns], rotation=30, ha="right", fontsize=8)
-    axes.set_yticks(range(len(rows)), [name[:28] for name in rows], fontsize=8)
-    axes.set_title(metric + (" (lower leaks more)" if lower_is_worse else ""), fontsize=10, color=INK)
+    below, beside = ([literal(name, 28) for name in names] for names in (columns, rows))
+    axes.set_xticks(range(len(columns)), below, rotation=30, ha="right", fontsize=8)
+    axes.set_yticks(range(len(rows)), beside, fontsize=8)
+    lower = " (lower leaks more)" if lower_is_worse else ""
+    axes.set_title(literal(metric, 40) + lower, fontsize=10, color=INK)
     return figure
 
 
@@ -261,7 +283,9 @@ def scatter_figure(metric: str, points: Mapping[str, tuple[float, float]], front
     spread = [max(1e-9, max(axis) - min(axis)) for axis in zip(*points.values(), strict=True)]
     for number, (name, (accuracy, leak)) in enumerate(points.items(), start=1):
         filled = GUESSED if name in front else "none"
-        axes.plot(accuracy, leak, "o", ms=7, color=GUESSED, mfc=filled, label=f"{number}  {name[:34]}")
+        axes.plot(
+            accuracy, leak, "o", ms=7, color=GUESSED, mfc=filled, label=f"{number}  {literal(name, 34)}"
+        )
         place = round(14 * accuracy / spread[0]), round(16 * leak / spread[1])
         together.setdefault(place, []).append(str(number))
         first = list(points.values())[int(together[place][0]) - 1]
@@ -273,7 +297,7 @@ def scatter_figure(metric: str, points: Mapping[str, tuple[float, float]], front
     line = sorted(points[name] for name in front)
     axes.plot([x for x, _ in line], [y for _, y in line], "--", color=TRUE, lw=1, zorder=0)
     axes.set_xlabel("test accuracy")
-    axes.set_ylabel(f"{metric}, best attack")
+    axes.set_ylabel(f"{literal(metric, 40)}, best attack")
     axes.margins(x=0.2, y=0.15)
     _clean(axes)
     return figure
@@ -286,9 +310,9 @@ def curves_figure(name: str, curves: Mapping[str, Sequence[tuple[float, float]]]
     palette = colormaps["tab20"]
     axes.set_prop_cycle(color=[palette(place % 20) for place in range(len(curves))])
     for label, points in curves.items():
-        axes.plot([x for x, _ in points], [y for _, y in points], marker="o", ms=3, label=label[:34])
+        axes.plot([x for x, _ in points], [y for _, y in points], marker="o", ms=3, label=literal(label, 34))
     axes.set_xlabel("round")
-    axes.set_title(name, fontsize=10, color=INK)
+    axes.set_title(literal(name), fontsize=10, color=INK)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=7.5)
     _clean(axes)
@@ -313,10 +337,9 @@ def rows_figure(
             axes.set_xticks([])
             axes.set_yticks([])
             axes.set_xlabel(caption, fontsize=7, color=INK)
-        panel[0].set_ylabel(
-            textwrap.fill(name, 18), fontsize=7, color=INK, rotation=0, ha="right", va="center"
-        )
-    figure.suptitle(f"{attack}: the first batch behind each defence", fontsize=10, color=INK)
+        beside = wrapped(name, 18, 6)
+        panel[0].set_ylabel(beside, fontsize=7, color=INK, rotation=0, ha="right", va="center")
+    figure.suptitle(f"{literal(attack)}: the first batch behind each defence", fontsize=10, color=INK)
     return figure
 
 

@@ -12,15 +12,16 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 from scipy.stats import spearmanr
 from torch import Tensor
 
+from fedsim.errors import printable
 from fedsim.files import csv_text
 from fedsim.forge import Move
-from fedsim.report.figures import INK
-from fedsim.report.page import write_page
+from fedsim.report.figures import INK, literal, wrapped
+from fedsim.report.page import as_file_name, write_page
 from fedsim.storage import Storage
 
 SHOWN = 10  # images of a batch in a picture
@@ -101,10 +102,11 @@ def print_moves(moves: Sequence[Move]) -> None:
         table.add_column(name, justify="right")
     for line in lines(moves):
         name = f"{line.forgery} (planned)" if line.planned else line.forgery
-        cells = [escape(line.game)] if games else []
+        cells = [line.game] if games else []
         gone = "–" if line.gone is None else f"{100 * line.gone:.0f} %"
         cells += [name, line.unwanted, gone, f"{line.accepted} of {line.moves}", line.domain]
-        table.add_row(*cells, *(short(value) for value in (line.error, line.benign, line.moved)))
+        shown = (Text(printable(cell, keep="")) for cell in cells)
+        table.add_row(*shown, *(short(value) for value in (line.error, line.benign, line.moved)))
     Console(width=110).print(table)
 
 
@@ -115,7 +117,7 @@ def refutation(moves: Sequence[Move], examples: Sequence[int]) -> str:
         good = sum(move.accepted and move.gone == move.unwanted for move in own)
         verdict = "the whole trace passes without them" if good == len(own) else "the claim fails"
         said.append(f"{forgery}: examples {list(examples)} denied in {good} of {len(own)} steps: {verdict}")
-    return "\n".join(said)
+    return printable("\n".join(said))
 
 
 def short(value: float | None) -> str:
@@ -145,7 +147,7 @@ def write_forging(moves: Sequence[Move], folder: Path) -> Path:
             move.seconds,
         ]
         row += [*move.suspicions.values(), *move.honest.values(), move.reason]
-        rows.append([str(value) for value in row])
+        rows.append([printable(str(value)) for value in row])
     storage = Storage(folder)
     storage.write_text("forgeries.csv", csv_text(rows))
     figures: dict[str, Figure] = {}
@@ -188,7 +190,7 @@ def _first_of_each(moves: Sequence[Move]) -> dict[str, Move]:
     chosen: dict[str, Move] = {}
     for move in moves:
         if move.claimed is not None:
-            chosen.setdefault(re.sub(r"[^\w.=-]+", "_", _name(move)), move)
+            chosen.setdefault(as_file_name(re.sub(r"[^\w.=-]+", "_", _name(move))), move)
     return chosen
 
 
@@ -218,7 +220,7 @@ def errors_figure(moves: Sequence[Move]) -> Figure:
         label = "honest error" if name == "benign" else "delta"
         axes.plot(steps, heights, style, color=INK, marker="_" if len(steps) == 1 else "", ms=30, label=label)
     for place, name in enumerate(forgeries):
-        axes.plot([], [], "o", color=COLOURS[place % len(COLOURS)], label=name)
+        axes.plot([], [], "o", color=COLOURS[place % len(COLOURS)], label=wrapped(name, 32, 4))
     if len(sizes) > 1:
         for place, size in enumerate(sizes):
             axes.plot([], [], "osD^v"[place % 5], color="#9aa5b1", mfc="none", label=f"{size} replaced")
@@ -275,7 +277,7 @@ def causes_figure(moves: Sequence[Move]) -> Figure:
                 ms=4,
                 alpha=0.7,
                 color=colour,
-                label=forgery,
+                label=wrapped(forgery, 32, 4),
             )
         axes.set_xscale("log")
         axes.set_yscale("log")
@@ -341,9 +343,16 @@ def roc_figure(moves: Sequence[Move]) -> Figure:
             limits = np.concatenate([[np.inf], np.unique(np.concatenate([forged, honest]))[::-1]])
             found = [(forged >= limit).mean() for limit in limits]
             wrong = [(honest >= limit).mean() for limit in limits]
-            axes.plot(wrong, found, color=COLOURS[place % len(COLOURS)], label=forgery, lw=2, alpha=0.8)
+            axes.plot(
+                wrong,
+                found,
+                color=COLOURS[place % len(COLOURS)],
+                label=wrapped(forgery, 32, 4),
+                lw=2,
+                alpha=0.8,
+            )
         axes.plot([0, 1], [0, 1], ":", color="#9aa5b1", lw=1)
-        axes.set_title(name, fontsize=9, color=INK)
+        axes.set_title(literal(name), fontsize=9, color=INK)
         axes.set_xlabel("honest batches suspected", fontsize=8)
     figure.axes[0].set_ylabel("forged batches found", fontsize=8)
     handles, labels = figure.axes[0].get_legend_handles_labels()

@@ -1,13 +1,19 @@
 """One self-contained HTML file: a template filled in, figures inlined and saved beside it."""
 
 import base64
+import hashlib
 import io
+import os
+import re
+import warnings
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import jinja2
 from matplotlib.figure import Figure
 
+from fedsim.errors import printable
 from fedsim.runfolder import as_figure
 from fedsim.storage import Storage
 
@@ -15,10 +21,14 @@ from fedsim.storage import Storage
 def write_page(path: Path, template: str, figures: dict[str, Figure], **values: Any) -> Path:
     """Fill a template, save its figures under figures/ as PNG, and write the page."""
     storage = Storage(path.parent)
-    pictures = {name: _inline(figure, storage, f"figures/{name}.png") for name, figure in figures.items()}
+    pictures = {
+        name: _inline(figure, storage, f"figures/{as_file_name(name)}.png")
+        for name, figure in figures.items()
+    }
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("fedsim.report"),
         autoescape=True,  # a client's words end up in the page
+        finalize=_harmless,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -29,8 +39,30 @@ def write_page(path: Path, template: str, figures: dict[str, Figure], **values: 
     return path
 
 
+def as_file_name(name: str) -> str:
+    """Return a name that is a file's in any folder: letters, digits and . = - alone, and not too many."""
+    plain = re.sub(r"[^\w.=-]+", "_", name, flags=re.ASCII)
+    if plain == name and len(name) <= 100 and not name.startswith("."):
+        return name
+    return (
+        f"{plain.lstrip('.')[:80]}_{hashlib.sha256(name.encode(errors='backslashreplace')).hexdigest()[:8]}"
+    )
+
+
+def link(*names: str) -> str:
+    """Return a link from a page to a file beside or below it, whatever its folders are called."""
+    return "./" + "/".join(quote(os.fsencode(name), safe="") for name in names)
+
+
+def _harmless(value: Any) -> Any:
+    """Let no text into a page that a reader cannot see, or that turns what he reads around."""
+    return printable(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+
 def _inline(figure: Figure, storage: Storage, name: str) -> str:
     image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=150)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a box is drawn in its place
+        figure.savefig(image, format="png", dpi=150)
     storage.write(name, image.getvalue())
     return "data:image/png;base64," + base64.b64encode(image.getvalue()).decode()

@@ -1,6 +1,7 @@
 """report.html of one run, made from its folder alone."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -8,15 +9,16 @@ from typing import Any
 import torch
 import yaml
 from matplotlib.figure import Figure
-from torch import Tensor
 
-from fedsim.errors import FedsimError
+from fedsim.errors import FedsimError, shortened
 from fedsim.metrics.image_matching import match_to_truth, peak_signal_to_noise
 from fedsim.metrics.lpips import perceptual_distance
 from fedsim.report import audit
 from fedsim.report.figures import (
+    COUNTED,
     accuracy_figure,
     confusion_figure,
+    count_table,
     label_figure,
     picture_figure,
     scores_figure,
@@ -24,7 +26,7 @@ from fedsim.report.figures import (
 )
 from fedsim.report.page import write_page
 from fedsim.runfolder import RunFolder, ScoreRow, metric_lines
-from fedsim.types import ALL
+from fedsim.types import ALL, Reconstruction, Truth
 
 SHOWN = 6  # clients whose pictures and labels are drawn
 PICTURES = 10  # images of each
@@ -35,7 +37,7 @@ TOLD = {
     "loss": "its loss",
     "class_counts": "its class counts",
 }
-LISTED = 400  # scores in the long table; scores.csv has all
+LISTED = 400  # scores, and faults, in the page; scores.csv has all
 
 
 def write_report(folder: RunFolder, summary: Mapping[str, Any] | None = None) -> Path:
@@ -56,16 +58,17 @@ def write_report(folder: RunFolder, summary: Mapping[str, Any] | None = None) ->
         figures["verdicts"] = audit.verdicts_figure(verdicts, cheats)
         if distances := audit.distances_figure(verdicts, cheats):
             figures["distances"] = distances
-    pictures, picture_titles = _picture_figures(folder)
-    figures |= pictures
-    figures |= _label_figures(folder)
+    attacked = folder.guessed()
+    drawn, picture_titles = _guess_figures(folder, attacked)
+    figures |= drawn
+    faults = [row for row in rows if row.value is None]
     return write_page(
         folder.path / "report.html",
         "run.html",
         figures,
         title=summary.get("name", config["name"]),
         summary=summary,
-        blindly=bool(folder.guessed()) and not folder.has_truth(),
+        blindly=bool(attacked) and not folder.has_truth(),
         threat=threat_model(config),
         lines=metric_lines(scored),
         rates=audit.rates(verdicts, cheats),
@@ -77,7 +80,8 @@ def write_report(folder: RunFolder, summary: Mapping[str, Any] | None = None) ->
         accuracy=history[-1].accuracy if history else None,
         picture_titles=picture_titles,
         label_figures=[name for name in figures if name.startswith("labels")],
-        faults=[row for row in rows if row.value is None],
+        faults=[replace(row, error=shortened(row.error)) for row in faults[:LISTED]],
+        unlisted_faults=max(0, len(faults) - LISTED),
         scores=scored[:LISTED],
         unlisted=max(0, len(scored) - LISTED),
         config=folder.config_text(),
@@ -164,35 +168,37 @@ def _means_by_round(scored: list[ScoreRow]) -> dict[str, dict[int, float]]:
     return {name: {r: fmean(values) for r, values in rounds.items()} for name, rounds in by_metric.items()}
 
 
-def _picture_figures(folder: RunFolder) -> tuple[dict[str, Figure], dict[str, str]]:
-    """Draw true images beside guesses, of some attacked clients, and the attack's objective; with titles."""
+def _guess_figures(
+    folder: RunFolder, attacked: list[tuple[int, int]]
+) -> tuple[dict[str, Figure], dict[str, str]]:
+    """Draw some clients' images and labels, true and guessed, and the counts of all; titles of the images.
+
+    There may be 100,000 of them: each file is read once, and what is kept of it does not grow.
+    """
     figures: dict[str, Figure] = {}
     titles: dict[str, str] = {}
     traces: dict[str, Sequence[float]] = {}
-    for round, client in _spread(folder.guessed(), SHOWN):
-        guess, truth = folder.guess(round, client), folder.truth(round, client)
-        if guess is None or guess.images is None:
+    counts, shown = torch.zeros(COUNTED, COUNTED, dtype=torch.int64), set(_spread(attacked, SHOWN))
+    for round, client in attacked:
+        guess, drawn = folder.guess(round, client), (round, client) in shown
+        if guess is None or not (drawn or guess.class_counts is not None):
             continue
-        title = place_name(round, client)
-        if len(guess.trace) > 1:
-            traces[title] = guess.trace
-        name = f"pictures_{round}_{client}"
-        if truth is None:
-            shown = guess.images[:PICTURES].detach()
-            figures[name], titles[name] = picture_figure(None, shown, [""] * len(shown)), title + ", guesses"
-        elif truth.images.shape[1:] == guess.images.shape[1:]:
-            matched, true = match_to_truth(guess.images, truth.images)[:PICTURES], truth.images[:PICTURES]
-            captions = [f"{psnr:.1f} dB" for psnr in peak_signal_to_noise(matched, true).tolist()]
-            if true.shape[1] in (1, 3):  # what LPIPS takes
-                distances = perceptual_distance(matched, true).tolist()
-                captions = [f"{words}\nLPIPS {d:.3f}" for words, d in zip(captions, distances, strict=True)]
-            if len(truth.images) > PICTURES:
-                title += f", {PICTURES} of {len(truth.images)} images"
-            if guess.confidence is not None:
-                title += f"; the attack's own residual: {guess.confidence:.2g}"
-            figures[name], titles[name] = picture_figure(true, matched, captions), title
+        truth, place = folder.truth(round, client), f"{round}_{client}"
+        if truth is not None and guess.class_counts is not None:
+            counts += count_table(
+                truth.labels.bincount(minlength=len(guess.class_counts)), guess.class_counts
+            )
+        if drawn and guess.images is not None:
+            if len(guess.trace) > 1:
+                traces[place_name(round, client)] = guess.trace
+            if pictures := _pictures(guess, truth, place_name(round, client)):
+                figures[f"pictures_{place}"], titles[f"pictures_{place}"] = pictures
+        if drawn and (labels := _labels(guess, truth, place_name(round, client))):
+            figures[f"labels_{place}"] = labels
     if traces:
         figures["trace"] = trace_figure(traces)
+    if counts.any():
+        figures["confusion"] = confusion_figure(counts)
     return figures, titles
 
 
@@ -201,26 +207,30 @@ def _spread(attacked: list[tuple[int, int]], number: int) -> list[tuple[int, int
     return attacked[:: max(1, len(attacked) // number)][:number]
 
 
-def _label_figures(folder: RunFolder) -> dict[str, Figure]:
-    """Draw restored against true labels: of some attacked clients, and the counts of all together."""
-    figures: dict[str, Figure] = {}
-    true_counts, guessed_counts = list[Tensor](), list[Tensor]()
-    attacked = folder.guessed()
-    shown = set(_spread(attacked, SHOWN))
-    for round, client in attacked:
-        guess, truth = folder.guess(round, client), folder.truth(round, client)
-        if guess is None:
-            continue
-        found = guess.class_presence if guess.class_counts is None else guess.class_counts
-        if found is None:
-            continue
-        true = None if truth is None else truth.labels.bincount(minlength=len(found))
-        if guess.class_counts is not None and true is not None:
-            true_counts.append(true)
-            guessed_counts.append(guess.class_counts)
-        if (round, client) in shown:
-            title, only_presence = place_name(round, client), guess.class_counts is None
-            figures[f"labels_{round}_{client}"] = label_figure(true, found.long(), title, only_presence)
-    if true_counts:
-        figures["confusion"] = confusion_figure(torch.cat(true_counts), torch.cat(guessed_counts))
-    return figures
+def _pictures(guess: Reconstruction, truth: Truth | None, title: str) -> tuple[Figure, str] | None:
+    """Draw true images beside guesses, or guesses alone; with a title."""
+    assert guess.images is not None
+    if truth is None:
+        shown = guess.images[:PICTURES].detach()
+        return picture_figure(None, shown, [""] * len(shown)), title + ", guesses"
+    if truth.images.shape[1:] != guess.images.shape[1:]:
+        return None
+    matched, true = match_to_truth(guess.images, truth.images)[:PICTURES], truth.images[:PICTURES]
+    captions = [f"{psnr:.1f} dB" for psnr in peak_signal_to_noise(matched, true).tolist()]
+    if true.shape[1] in (1, 3):  # what LPIPS takes
+        distances = perceptual_distance(matched, true).tolist()
+        captions = [f"{words}\nLPIPS {d:.3f}" for words, d in zip(captions, distances, strict=True)]
+    if len(truth.images) > PICTURES:
+        title += f", {PICTURES} of {len(truth.images)} images"
+    if guess.confidence is not None:
+        title += f"; the attack's own residual: {guess.confidence:.2g}"
+    return picture_figure(true, matched, captions), title
+
+
+def _labels(guess: Reconstruction, truth: Truth | None, title: str) -> Figure | None:
+    """Draw restored labels, against true ones where they are known."""
+    found = guess.class_presence if guess.class_counts is None else guess.class_counts
+    if found is None:
+        return None
+    true = None if truth is None else truth.labels.bincount(minlength=len(found))
+    return label_figure(true, found.long(), title, guess.class_counts is None)

@@ -1,12 +1,14 @@
 """The report of a sweep: every run in one table, with what differs between them."""
 
 import math
+import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
 import yaml
 from hydra.experimental.callback import Callback
 
+from fedsim.errors import in_words, printable, shortened
 from fedsim.files import csv_text
 from fedsim.runfolder import RunFolder
 from fedsim.storage import Storage
@@ -19,25 +21,30 @@ class SweepReport(Callback):
 
     def on_multirun_end(self, config: Any, **kwargs: Any) -> None:
         """Write the report into the sweep's folder."""
-        folder = Path(config.hydra.sweep.dir)
-        runs = run_folders(folder)
-        statuses = [RunFolder(run).summary().get("status") for run in runs]
+        folder, SweepReport.incomplete = Path(config.hydra.sweep.dir), 1  # until all is known to be well
+        try:
+            runs = run_folders(folder)
+            statuses = [RunFolder(run).summary().get("status") for run in runs]
+            report = write_sweep_report(folder) if runs else None
+        except Exception as error:  # Hydra would go on as if nothing had been
+            print(f"fedsim: the sweep's report could not be written: {in_words(error)}", file=sys.stderr)
+            return
         SweepReport.incomplete = sum(status != "complete" for status in statuses)
-        if runs:
-            print(f"report: {write_sweep_report(folder)}")
-            print(folder.resolve())
+        if report is not None:
+            print(f"report: {printable(str(report), keep='')}")
+            print(printable(str(folder.resolve()), keep=""))
 
 
 def run_folders(folder: Path) -> list[Path]:
     """Return the run folders directly inside a folder, in the order of their numbers."""
     found = [path.parent for path in folder.glob("*/config.yaml")]
-    return sorted(found, key=lambda path: (not path.name.split("_")[0].isdigit(), _number(path), path.name))
+    return sorted(found, key=lambda path: (not path.name.split("_")[0].isdecimal(), _number(path), path.name))
 
 
 def write_sweep_report(folder: Path) -> Path:
     """Write report.html and sweep.csv over all runs inside a folder."""
     from fedsim.report.figures import curve_figure, sweep_figure
-    from fedsim.report.page import write_page
+    from fedsim.report.page import link, write_page
 
     runs = [RunFolder(path) for path in run_folders(folder)]
     settings = [_settings(yaml.safe_load(run.config_text())) for run in runs]
@@ -46,13 +53,13 @@ def write_sweep_report(folder: Path) -> Path:
     ]
     summaries = [run.summary() for run in runs]
     metrics = list(dict.fromkeys(name for summary in summaries for name in summary.get("metrics", {})))
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
-            "name": run.path.name,
-            "settings": [str(setting.get(key, "")) for key in keys],
+            "name": printable(run.path.name, keep=""),
+            "settings": [printable(str(setting.get(key, ""))) for key in keys],
             "metrics": [summary.get("metrics", {}).get(name) for name in metrics],
-            "status": summary.get("status", "not finished"),
-            "report": (run.path / "report.html").exists(),
+            "status": shortened(printable(summary.get("status", "not finished")), 2000),
+            "link": link(run.path.name, "report.html") if (run.path / "report.html").exists() else "",
         }
         for run, setting, summary in zip(runs, settings, summaries, strict=True)
     ]
@@ -112,7 +119,7 @@ def _is_number(text: str) -> bool:
 
 def _number(path: Path) -> int:
     first = path.name.split("_")[0]
-    return int(first) if first.isdigit() else 0
+    return int(first) if first.isdecimal() else 0
 
 
 def _settings(config: dict[str, Any]) -> dict[str, Any]:

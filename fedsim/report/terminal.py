@@ -2,28 +2,32 @@
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from fedsim.errors import printable
 from fedsim.runfolder import RunFolder, as_figure
 
 
 def print_summary(folder: RunFolder) -> None:
     """Print a run's small table of metrics, what was guessed where no truth is known, and its report."""
     summary = folder.summary()
-    print(f"{summary['name']}: {summary['observations']} observations, {summary['faults']} faults")
+    name = printable(summary["name"], keep="")
+    print(f"{name}: {summary['observations']} observations, {summary['faults']} faults")
     table = Table()
     table.add_column("metric")
     table.add_column("mean", justify="right")
     table.add_column("blind guess", justify="right")
-    for name, value in summary["metrics"].items():
-        blind = summary["blind"].get(name)
+    for metric, value in summary["metrics"].items():
+        blind = summary["blind"].get(metric)
         shown = "not finite" if value is None else as_figure(value)
-        table.add_row(name, shown, "" if blind is None else as_figure(blind))
+        table.add_row(Text(printable(metric, keep="")), shown, "" if blind is None else as_figure(blind))
     Console().print(table)
     if folder.guessed() and not folder.has_truth():
         print("no truth is known of these observations: nothing is scored, the report shows the guesses")
         for line in _guessed_counts(folder):
             print(line)
-    print(f"report: {(folder.path / 'report.html').resolve()}")
+    report = (folder.path / "report.html").resolve()
+    print(f"report: {printable(str(report), keep='')}")
 
 
 def _guessed_counts(folder: RunFolder, most: int = 6) -> list[str]:

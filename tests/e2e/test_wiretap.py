@@ -1,13 +1,18 @@
 """A wiretap on Flower strategies: training is untouched, and what is kept is what was sent."""
 
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tapped_app
 import torch
+import yaml
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideFixedClipping,
@@ -44,6 +49,8 @@ from fedsim.errors import FedsimError
 from fedsim.interfaces import Attack
 from fedsim.runfolder import RunFolder
 from fedsim.wiretap import Wiretap
+
+ROOT = Path(__file__).parents[2]
 
 
 def assert_same(left: Result, right: Result) -> None:
@@ -335,6 +342,15 @@ def test_mistakes_in_a_wiretap_are_named_before_training(tmp_path) -> None:
             {"attack": Crafting(), "model": Small(), "task": TASK},
             "chooses the weights that are sent.*Remedy",
         ),
+        ({"model": "Small"}, "model: expected an nn.Module or what makes one, got str.*Remedy: model=Net"),
+        (
+            {"model": tapped_app.no_model},
+            "expected no_model to make an nn.Module, got str.*Remedy: model=Net",
+        ),
+        (
+            {"model": torch.nn.Linear},
+            "expected Linear to make a model without arguments, got TypeError.*Remedy",
+        ),
         ({"every": 0}, "every: expected a whole number of at least 1, got 0"),
         ({"replies": "letters"}, "replies: expected weights, update or gradient"),
         ({"batch_norm": "off"}, "batch_norm: expected eval or train"),
@@ -376,3 +392,154 @@ def test_a_second_start_goes_on_counting(tmp_path) -> None:
     assert {o.round for o in folder.observations()} == set(range(1, 2 * ROUNDS + 1))
     starts = [next(folder.observations(round)).sent["first.weight"] for round in (1, ROUNDS + 1)]
     assert not torch.equal(*starts)
+
+
+def generators() -> tuple[object, ...]:
+    """Return the states of all global generators."""
+    noise = np.random.get_state()  # noqa: NPY002
+    return random.getstate(), noise[1].tobytes(), noise[2:], torch.get_rng_state().numpy().tobytes()
+
+
+def test_the_three_lines_of_the_example_leave_its_weights_as_they_are(tmp_path, monkeypatch) -> None:
+    app = ROOT / "examples" / "flower_quickstart"
+    monkeypatch.syspath_prepend(str(app))
+    monkeypatch.chdir(tmp_path)
+    import in_process
+
+    results, start = list[Result](), Strategy.start
+
+    def recorded(self: Strategy, *arguments, **named) -> Result:
+        results.append(start(self, *arguments, **named))
+        return results[-1]
+
+    monkeypatch.setattr(Strategy, "start", recorded)
+    in_process.main()
+    lines = (app / "quickstart" / "server_app.py").read_text().splitlines()
+    plain = [line for line in lines if "# wiretap:" not in line]
+    assert len(lines) - len(plain) == 3
+    names: dict[str, object] = {}
+    exec("\n".join(plain), names)
+    monkeypatch.setattr(in_process.server_app, "app", names["app"])
+    monkeypatch.setattr(in_process, "keep_truth", lambda *arguments, **named: None)
+    in_process.main()
+    tapped, untapped = results
+    assert_same(tapped, untapped)
+    assert len(RunFolder(tmp_path / "tapped").observed()) == 12
+
+
+@given(
+    seed=draw.integers(0, 1000),
+    drawn=draw.tuples(*3 * [draw.integers(0, 700)]),  # 624 numbers make the whole state new
+    reseeds=draw.booleans(),
+    ends=draw.sampled_from(["a model", "no model", "an error"]),
+)
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_factory_may_draw_what_it_likes(tmp_path_factory, seed, drawn, reseeds, ends) -> None:
+    def factory() -> object:
+        if reseeds:
+            random.seed(1), np.random.seed(1), torch.manual_seed(1)  # noqa: NPY002
+        [random.random() for _ in range(drawn[0])], np.random.rand(drawn[1]), torch.rand(drawn[2])  # noqa: NPY002
+        return {"a model": Small, "no model": str, "an error": lambda: 1 // 0}[ends]()
+
+    random.seed(seed), np.random.seed(seed), torch.manual_seed(seed)  # noqa: NPY002
+    before, folder = generators(), tmp_path_factory.mktemp("tap")
+    try:
+        Wiretap(FedAvg(), folder, model=factory, task=TASK, attack=ILRG())
+    except FedsimError:
+        assert ends != "a model"
+    assert generators() == before
+    assert (folder / "config.yaml").exists() == (ends == "a model")
+
+
+def test_an_app_draws_alike_whatever_its_wiretap_is_made_from(tmp_path) -> None:
+    shared = Small()
+    ways = (
+        None,
+        Small,
+        tapped_app.make_small,
+        lambda: Small(12),
+        partial(Small, width=12),
+        lambda: shared,
+        shared,
+    )
+    drawn = []
+    for number, model in enumerate(ways):
+        torch.manual_seed(5)
+        Wiretap(FedAvg(), tmp_path / str(number), model=model, task=TASK)
+        drawn.append(Small().first.weight)
+    assert all(torch.equal(drawn[0], other) for other in drawn)
+    assert shared.training  # nor is a model changed that somebody else holds
+    assert not shared._forward_pre_hooks
+
+
+def test_replays_are_told_what_can_be_imported(tmp_path) -> None:
+    class Local(Small):
+        pass
+
+    cases = [
+        (Small, "tapped_app.Small"),
+        (Small(), "tapped_app.Small"),
+        (lambda: Small(), "tapped_app.Small"),
+        (partial(Small, width=7), "tapped_app.Small"),
+        (tapped_app.make_small, "tapped_app.make_small"),
+        (tapped_app.Small.of_twelve, "tapped_app.Small"),
+        (Local, None),
+        (Local(), None),
+        (lambda: Local(), None),
+    ]
+    for number, (model, path) in enumerate(cases):
+        for task in (TASK, None):
+            folder = tmp_path / f"{number}_{task is None}"
+            Wiretap(FedAvg(), folder, model=model, task=task)
+            assert yaml.safe_load((folder / "config.yaml").read_text())["wiretap"]["model"] == path
+
+
+def test_importing_and_making_a_wiretap_change_nothing_of_the_process(tmp_path) -> None:
+    code = CHANGES_NOTHING.format(folder=str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+CHANGES_NOTHING = """
+import logging, os, random, signal, sys, warnings
+import numpy as np, torch
+import flwr.serverapp, flwr.clientapp
+from flwr.serverapp.strategy import FedAvg
+from torch import nn
+
+def process():
+    loggers = dict(logging.Logger.manager.loggerDict) | {{"": logging.root}}
+    levels = {{
+        name: (logger.level, logger.disabled, logger.propagate, list(logger.handlers), list(logger.filters))
+        for name, logger in loggers.items()
+        if isinstance(logger, logging.Logger) and not name.startswith("fedsim")
+    }}
+    cudnn, noise = torch.backends.cudnn, np.random.get_state()
+    return {{
+        "random": random.getstate(), "numpy": (noise[1].tobytes(), noise[2:]),
+        "torch": torch.get_rng_state().tolist(),
+        "threads": (torch.get_num_threads(), torch.get_num_interop_threads()),
+        "dtype": torch.get_default_dtype(), "device": torch.get_default_device(),
+        "determinism": (torch.are_deterministic_algorithms_enabled(), cudnn.deterministic, cudnn.benchmark),
+        "kernels": (torch.backends.mkldnn.enabled, torch.get_float32_matmul_precision(), cudnn.enabled),
+        "gradients": torch.is_grad_enabled(), "logging": (levels, logging.root.manager.disable),
+        "numpy errors": np.geterr(), "warnings": list(warnings.filters), "folder": os.getcwd(),
+        "signals": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
+        "path": list(sys.path), "hooks": (sys.excepthook, sys.meta_path[:]),
+    }}
+
+def changed(before, after):
+    return [name for name in before if before[name] != after[name]]
+
+for number, seed in enumerate((1, 2)):  # imported before the app's seed, and after it
+    random.seed(seed), np.random.seed(seed), torch.manual_seed(seed)
+    torch.set_num_threads(2), torch.set_default_dtype(torch.float64)
+    before = process()
+    from fedsim.wiretap import Task, Wiretap
+    assert not changed(before, process()), changed(before, process())
+    surroundings = dict(os.environ)
+    task = Task(input_shape=(1, 2, 2), num_classes=3)
+    tap = Wiretap(FedAvg(), f"{folder}/{{number}}", model=lambda: nn.Linear(4, 3), task=task)
+    assert not changed(before, process()), changed(before, process())
+    assert dict(os.environ) == surroundings
+"""
