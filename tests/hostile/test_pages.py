@@ -18,7 +18,6 @@ from made_move import a_move
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from fedsim import runfolder
 from fedsim.compare import Choice, Grid
 from fedsim.errors import FedsimError, printable
 from fedsim.report import audit, figures, forging
@@ -28,6 +27,7 @@ from fedsim.report.page import as_file_name, write_page
 from fedsim.report.run import write_report
 from fedsim.report.sweep import SweepReport, run_folders, write_sweep_report
 from fedsim.runfolder import RunFolder, ScoreRow
+from fedsim.storage import Storage
 from fedsim.types import Fault, Reconstruction, Truth, Verdict
 
 MARKUP = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7 * 7 }}&lt;"
@@ -77,7 +77,7 @@ def made_run(
     """A run folder as a run would leave it, with words of our choice."""
     folder = RunFolder(path)
     path.mkdir(parents=True)
-    (path / "config.yaml").write_text(TAPPED)
+    folder.storage.write_text("config.yaml", TAPPED)
     folder.write_summary(
         {"name": name, "status": "complete", "metrics": {metric: 0.5}, "blind": {}, "seconds": 1.0}
     )
@@ -152,11 +152,11 @@ def sweep_of(folder: Path, words: str) -> Path:
     for number in range(4):
         run = made_run(folder / str(number), metric=words)
         config = {"choices": {}, "note": f"{words}{number % 2}", words + "key": float(number)}
-        (run.path / "config.yaml").write_text(yaml.safe_dump(config))
+        run.storage.write_text("config.yaml", yaml.safe_dump(config))
     write_sweep_report(folder)  # as curves
     for number in range(4):
         config = {"choices": {}, "note": f"{words}{number % 2}"}
-        (folder / str(number) / "config.yaml").write_text(yaml.safe_dump(config))
+        RunFolder(folder / str(number)).storage.write_text("config.yaml", yaml.safe_dump(config))
     return write_sweep_report(folder)  # as bars
 
 
@@ -266,19 +266,19 @@ def test_a_figure_is_saved_in_its_folder_whatever_it_is_called(tmp_path: Path) -
     )
     saved = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {path.parent for path in saved} == {tmp_path / "page", tmp_path / "page" / "figures"}
-    assert len(saved) == len(names) + 1
+    assert len(saved) == len(names) + 2  # the page and the manifest
     assert as_file_name("heat_lnacc") == "heat_lnacc"
 
 
 def test_a_sweeps_report_that_cannot_be_written_is_told(tmp_path: Path, capsys, monkeypatch) -> None:
     made_run(tmp_path / "0_a")
-    (tmp_path / "0_a" / "summary.json").write_text("{")
+    RunFolder(tmp_path / "0_a").storage.write_text("summary.json", "{")
     config = SimpleNamespace(hydra=SimpleNamespace(sweep=SimpleNamespace(dir=str(tmp_path))))
     monkeypatch.setattr(SweepReport, "incomplete", 0)
     SweepReport().on_multirun_end(config)
     assert SweepReport.incomplete  # and so the command's status is 1
     assert "report could not be written" in capsys.readouterr().err
-    with pytest.raises(FedsimError, match="not readable as JSON"):
+    with pytest.raises(FedsimError, match=r"summary\.json: not readable"):
         write_sweep_report(tmp_path)
 
 
@@ -304,17 +304,17 @@ def test_a_report_reads_every_guess_once_and_stays_small(tmp_path: Path, monkeyp
         for client, error in enumerate(words)
     ]
     folder.write_scores(rows)
-    reads, read, tables = Counter[Path](), runfolder.read_tensors, list[torch.Tensor]()
+    reads, read, tables = Counter[str](), Storage.read_tensors, list[torch.Tensor]()
 
-    def counted(path: Path):
-        reads[path] += 1
-        return read(path)
+    def counted(storage: Storage, name: str):
+        reads[name] += 1
+        return read(storage, name)
 
     def kept(table: torch.Tensor) -> Figure:
         tables.append(table)
         return confusion_figure(table)
 
-    monkeypatch.setattr(runfolder, "read_tensors", counted)
+    monkeypatch.setattr(Storage, "read_tensors", counted)
     monkeypatch.setattr("fedsim.report.run.confusion_figure", kept)
     page = write_report(folder).read_text()
     assert set(reads.values()) == {1}

@@ -159,8 +159,11 @@ def test_a_folder_of_the_same_name_is_another_folder(tmp_path: Path) -> None:
 
 
 def test_what_is_written_is_for_its_owner_alone(tmp_path: Path, play_small) -> None:
-    os.umask(0o022)
-    folder = play_small()
+    before = os.umask(0o022)
+    try:
+        folder = play_small()
+    finally:
+        os.umask(before)
     for path in (folder.path, *folder.path.rglob("*")):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
 
