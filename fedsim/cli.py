@@ -123,7 +123,9 @@ def _experiment() -> None:
     """Hand over to Hydra, which composes the config and calls back, once or for every run of a sweep."""
     import hydra
     from hydra.core.hydra_config import HydraConfig
+    from hydra.errors import HydraException
     from hydra.types import RunMode
+    from omegaconf.errors import OmegaConfBaseException
 
     from fedsim.catalog import config_dir
 
@@ -161,8 +163,11 @@ def _experiment() -> None:
                 _say_what_is_left(path)
         return objective
 
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # or Hydra would print a traceback and exit, whatever it is
     try:
         task()
+    except (HydraException, OmegaConfBaseException) as error:
+        raise FedsimError("\n".join(str(said) for said in (error, error.__cause__) if said)) from error
     except KeyboardInterrupt:
         if sweep:
             from fedsim.report.sweep import write_sweep_report
