@@ -13,6 +13,7 @@ log.txt, figures/, report.html
 import fcntl
 import functools
 import json
+import math
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -62,11 +63,11 @@ class MetricLine:
 
 
 def metric_lines(rows: Sequence[ScoreRow]) -> list[MetricLine]:
-    """Summarise the scores of each metric; lines without a value report failures and do not count."""
+    """Summarise the scores of each metric; lines without a finite value report failures and do not count."""
     lines = []
-    for name in dict.fromkeys(row.metric for row in rows if row.value is not None):
-        values = [row.value for row in rows if row.metric == name and row.value is not None]
-        blind = [row.blind for row in rows if row.metric == name and row.blind is not None]
+    for name in dict.fromkeys(row.metric for row in rows if _is_figure(row.value)):
+        values = [row.value for row in rows if row.metric == name and _is_figure(row.value)]
+        blind = [row.blind for row in rows if row.metric == name and _is_figure(row.blind)]
         lines.append(
             MetricLine(
                 name=name,
@@ -78,6 +79,10 @@ def metric_lines(rows: Sequence[ScoreRow]) -> list[MetricLine]:
             )
         )
     return lines
+
+
+def _is_figure(value: float | None) -> TypeGuard[float]:
+    return value is not None and math.isfinite(value)
 
 
 def as_figure(value: float | None) -> str:
