@@ -190,23 +190,16 @@ def _scores(
             target.keep_truth(truth)
     if truth is None:
         return []
-    if guess.embeddings is not None or guess.probabilities is not None:
-        model = copy.deepcopy(experiment.model)
-        layer = guess.embedding_layer or last_linear_name(model, experiment.task.input_shape)
-        set_batch_norm(model, observation.batch_norm)
-        batch = len(truth.images) // (observation.local_steps or 1)  # BatchNorm may look at whole batches
-        embeddings, logits = layer_inputs(model, layer, observation.sent, truth.images, max(1, batch))
-        truth = dataclasses.replace(truth, embeddings=embeddings, probabilities=logits.softmax(dim=1))
     scores, failed = list[Score | None](), list[ScoreRow]()
+    try:
+        truth = _with_features(experiment, observation, guess, truth)
+    except Exception as error:  # metrics that need no features still count
+        failed.append(_unscored(experiment, observation, "features of the truth", error))
     for metric in experiment.metrics:
         try:
             scores.append(metric.score(guess, truth))
         except Exception as error:  # the other metrics and batches still count
-            log.debug("metric failed:\n%s", traceback.format_exc())
-            reason = f"metric {type(metric).__name__} failed: {in_words(error)}"
-            log.warning("round %d, client %d: %s", observation.round, observation.client, reason)
-            fault = Fault(round=observation.round, client=observation.client, reason=reason)
-            failed.append(fault_row(fault, experiment.attack_name))
+            failed.append(_unscored(experiment, observation, f"metric {type(metric).__name__}", error))
     return failed + [
         ScoreRow(
             round=observation.round,
@@ -219,6 +212,29 @@ def _scores(
         for score in scores
         if score is not None
     ]
+
+
+def _with_features(
+    experiment: "Experiment", observation: Observation, guess: Reconstruction, truth: Truth
+) -> Truth:
+    """Add what the model sent makes of the private batch, where the guess is of that."""
+    if guess.embeddings is None and guess.probabilities is None:
+        return truth
+    model = copy.deepcopy(experiment.model)
+    layer = guess.embedding_layer or last_linear_name(model, experiment.task.input_shape)
+    set_batch_norm(model, observation.batch_norm)
+    batch = len(truth.images) // (observation.local_steps or 1)  # BatchNorm may look at whole batches
+    embeddings, logits = layer_inputs(model, layer, observation.sent, truth.images, max(1, batch))
+    return dataclasses.replace(truth, embeddings=embeddings, probabilities=logits.softmax(dim=1))
+
+
+def _unscored(experiment: "Experiment", observation: Observation, what: str, error: Exception) -> ScoreRow:
+    """Return the line of scores.csv on what could not be scored of one client."""
+    log.debug("%s failed:\n%s", what, traceback.format_exc())
+    reason = f"{what} failed: {in_words(error)}"
+    log.warning("round %d, client %d: %s", observation.round, observation.client, reason)
+    fault = Fault(round=observation.round, client=observation.client, reason=reason)
+    return fault_row(fault, experiment.attack_name)
 
 
 def _union(truths: Sequence[Truth | None]) -> Truth | None:

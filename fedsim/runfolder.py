@@ -13,6 +13,7 @@ manifest.txt, lock              checksums of all files (fedsim/storage.py), and 
 
 import functools
 import json
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -77,11 +78,11 @@ class MetricLine:
 
 
 def metric_lines(rows: Sequence[ScoreRow]) -> list[MetricLine]:
-    """Summarise the scores of each metric; lines without a value report failures and do not count."""
+    """Summarise the scores of each metric; lines without a finite value report failures and do not count."""
     lines = []
-    for name in dict.fromkeys(row.metric for row in rows if row.value is not None):
-        values = [row.value for row in rows if row.metric == name and row.value is not None]
-        blind = [row.blind for row in rows if row.metric == name and row.blind is not None]
+    for name in dict.fromkeys(row.metric for row in rows if _is_figure(row.value)):
+        values = [row.value for row in rows if row.metric == name and _is_figure(row.value)]
+        blind = [row.blind for row in rows if row.metric == name and _is_figure(row.blind)]
         lines.append(
             MetricLine(
                 name=name,
@@ -93,6 +94,10 @@ def metric_lines(rows: Sequence[ScoreRow]) -> list[MetricLine]:
             )
         )
     return lines
+
+
+def _is_figure(value: float | None) -> TypeGuard[float]:
+    return value is not None and math.isfinite(value)
 
 
 def as_figure(value: float | None) -> str:

@@ -141,6 +141,13 @@ class Reconstruction:
                 "class_presence: expected one bool for each class, "
                 f"got {self.class_presence.dtype} {tuple(self.class_presence.shape)}"
             )
+        for name in ("images", "embeddings", "probabilities"):
+            found = getattr(self, name)
+            if found is not None and not bool(torch.isfinite(found).all()):
+                raise FedsimError(
+                    f"{name}: expected finite numbers, got NaN or infinite ones: no batch has this gradient. "
+                    "Remedy: distrust this client, or weaker defences."
+                )
 
 
 class Interrupted(KeyboardInterrupt):
@@ -186,6 +193,14 @@ class Score:
     value: float
     blind: float | None = None
     per_example: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        for figure in (self.value, self.blind):  # which would be the mean's, too
+            if figure is not None and not math.isfinite(figure):
+                raise FedsimError(
+                    f"{self.metric}: expected a finite number, got {figure}. "
+                    "Remedy: look at this client's reply, or leave the metric out."
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

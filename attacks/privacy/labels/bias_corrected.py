@@ -9,8 +9,11 @@ Fails: where the model's mean probabilities differ between classes (no correctio
 import time
 from collections.abc import Sequence
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor, nn
 
+from attacks.privacy.labels.counts import OPEN, deal
 from attacks.privacy.labels.last_layer import last_layer
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Attack
@@ -33,9 +36,24 @@ class BiasCorrected(Attack):
         counts = (remaining < 0).long()  # a negative entry needs at least one example of its class
         impact = remaining.clamp(max=0).sum() / layer.num_examples
         remaining -= impact * counts
-        for _ in range(layer.num_examples - int(counts.sum())):
-            smallest = int(remaining.argmin())
-            counts[smallest] += 1
-            remaining[smallest] -= impact
+        if (left := layer.num_examples - int(counts.sum())) > 0:
+            counts += deal_out(remaining, -float(impact), left)
         seconds = time.perf_counter() - started
         return Reconstruction(class_counts=counts, class_presence=counts > 0, seconds=seconds)
+
+
+def deal_out(entries: Tensor, impact: float, examples: int) -> Tensor:
+    """Return how many examples a class gets when each goes to the smallest entry, which grows by impact."""
+    if impact == 0:  # the smallest stays the smallest
+        return torch.zeros(len(entries), dtype=torch.int64).index_fill_(0, entries.argmin(), examples)
+
+    def following(given: Tensor) -> Tensor:
+        """Add one impact after another: a product has other last bits, which decide between equal classes."""
+        rows = []
+        for entry, number in zip(entries.tolist(), given.tolist(), strict=True):
+            sums = np.full(number + OPEN, impact)
+            sums[0] = entry
+            rows.append(np.add.accumulate(sums)[-OPEN:])
+        return torch.from_numpy(np.stack(rows))
+
+    return deal(entries / impact, examples, following)

@@ -18,7 +18,7 @@ import torch
 from scipy.sparse.linalg import LinearOperator, lsqr
 from torch import Tensor, nn
 
-from attacks.privacy.labels.counts import whole_counts
+from attacks.privacy.labels.counts import nearest_counts, whole_counts
 from attacks.privacy.labels.last_layer import LastLayer, last_layer
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Attack
@@ -62,7 +62,7 @@ class ILRG(Attack):
                 )
         proportions, residual = solve_proportions(probabilities, layer.bias_gradient, present)
         if self.rounding == "nearest" and layer.num_examples is not None:
-            counts = (proportions * layer.num_examples).clamp(min=0).round().long()
+            counts = nearest_counts(proportions, layer.num_examples)
         else:
             counts = torch.zeros(task.num_classes, dtype=torch.int64)
             unknown = torch.ones(task.num_classes, dtype=torch.bool) if present is None else present

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedsim.errors import FedsimError
+from attacks.privacy.claims import checked, gradient_factor
 from fedsim.models.last_linear import last_features, last_linear_name
 from fedsim.types import Observation, PublicImages, Task, Weights
 
@@ -30,7 +30,7 @@ def last_layer(
     up_to_scale: signs are enough, so an update needs neither learning rate nor number of steps.
     """
     name = last_linear_name(model, task.input_shape)
-    scale = _gradient_scale(observation, up_to_scale)
+    scale = _gradient_scale(checked(observation), up_to_scale)
     weight, bias = f"{name}.weight", f"{name}.bias"
     weight_gradient = observation.received[weight].double() * scale
     bias_gradient = restore_removed(observation.received[bias].double() * scale, weight_gradient)
@@ -85,6 +85,8 @@ def without_noise(
     along = left[:, 0] * left[:, 0].dot(bias_gradient)
     beside = float((bias_gradient - along).square().sum())
     explained = min(1.0, (len(along) - 1) * bias_noise**2 / max(beside, 1e-300))
+    if not bool(sizes[0] > 0):
+        return bias_gradient
     edge = sum(math.sqrt(size) for size in known.shape)  # the largest singular value of unit noise
     clear = max(0.0, 1 - (edge / float(sizes[0])) ** 2)
     return torch.lerp(bias_gradient, along, explained * clear)
@@ -108,16 +110,6 @@ def class_means(values: Tensor, labels: Tensor, num_classes: int) -> Tensor:
 
 def _gradient_scale(observation: Observation, up_to_scale: bool) -> float:
     """Return the factor that turns what was received into a mean gradient."""
-    if observation.kind == "gradient":
-        return 1.0
     if up_to_scale:
-        return -1.0
-    if observation.learning_rate is None or observation.local_steps is None:
-        raise FedsimError(
-            "an update is a gradient only up to the learning rate and the number of local steps, and the "
-            "clients do not disclose both. Remedy: add learning_rate and local_steps to federation.disclose; "
-            "of a tapped app, say them: told.learning_rate=... told.local_steps=..."
-        )
-    if observation.learning_rate == 0:
-        raise FedsimError("an update made with learning rate 0 holds no gradient")
-    return -1.0 / (observation.learning_rate * observation.local_steps)
+        return 1.0 if observation.kind == "gradient" else -1.0
+    return gradient_factor(observation)

@@ -15,6 +15,7 @@ from scipy.optimize import linprog
 from torch import nn
 
 from attacks.privacy.labels.last_layer import last_layer
+from fedsim.errors import FedsimError
 from fedsim.interfaces import Attack
 from fedsim.types import Observation, Reconstruction, Task
 
@@ -28,6 +29,11 @@ class RLG(Attack):
         """Restore which classes are in the observed batch."""
         started = time.perf_counter()
         gradient = last_layer(model, task, observations[-1], up_to_scale=True).weight_gradient
+        if not bool(gradient.any()):
+            raise FedsimError(
+                "the last layer's gradient is zero everywhere: it separates nothing. "
+                "Remedy: attack a round in which the clients send that gradient."
+            )
         _, sizes, right = torch.linalg.svd(gradient.T, full_matrices=False)
         columns = right[sizes > RANK_TOLERANCE * sizes[0]].numpy()  # Q (S, C)
         present = torch.tensor([separable(columns, label) for label in range(task.num_classes)])

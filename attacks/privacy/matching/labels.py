@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor, nn
 
+from attacks.privacy import claims
 from attacks.privacy.labels.counts import repair_counts
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Attack
@@ -68,14 +69,13 @@ class Given(LabelSource):
 
     def fixed(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> FixedLabels:
         """Return the labels that were given."""
-        counts = observations[-1].class_counts
         if self.labels is not None:
             labels = torch.tensor(list(self.labels), dtype=torch.int64)
             if len(labels) == 0 or int(labels.min()) < 0 or int(labels.max()) >= task.num_classes:
                 allowed = f"classes from 0 to {task.num_classes - 1}"
                 raise FedsimError(f"attack.labels.labels: expected {allowed}, got {labels.tolist()}")
-        elif counts is not None:
-            labels = torch.arange(task.num_classes).repeat_interleave(torch.tensor(counts))
+        elif (counts := claims.class_counts(observations[-1], task)) is not None:
+            labels = torch.arange(task.num_classes).repeat_interleave(counts)
         else:
             raise FedsimError(
                 "attack.labels: the clients do not disclose their class counts. Remedy: "

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, jvp, vjp, vmap
 from torch.nn import functional
 
+from attacks.privacy import claims
 from attacks.privacy.matching.checks import number, whole
 from attacks.privacy.matching.objectives import Euclidean, Objective
 from attacks.privacy.matching.optimisers import Optimiser
@@ -96,7 +97,8 @@ class LevenbergMarquardt(Optimiser):
     ) -> Callable[[float], Tensor]:
         """Return the damped step as a function of the damping."""
         flat, gap = point.flatten().to(dtype), gap.to(dtype)
-        if flat.numel() <= self.dense:
+        columns_twice = 2 * len(flat) * len(gap) * flat.element_size()
+        if len(flat) <= self.dense and columns_twice <= claims.memory(flat.device):
             units = torch.eye(len(flat), dtype=dtype, device=flat.device)
             push = vmap(lambda unit: jvp(residual, (flat,), (unit,))[1])
             columns = list[Tensor]()

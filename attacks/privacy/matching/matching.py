@@ -10,20 +10,23 @@ Fails: gently with many images, repeated labels, deep and trained models, noise 
 
 import functools
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
 
+from attacks.privacy import claims
 from attacks.privacy.matching import checks
 from attacks.privacy.matching.labels import FixedLabels, Joint, LabelSource
 from attacks.privacy.matching.linear_layers import linear_chain
+from attacks.privacy.matching.module_calls import outputs_size
 from attacks.privacy.matching.objectives import Objective
 from attacks.privacy.matching.optimisers import Optimiser
 from attacks.privacy.matching.parametrisations import Pixels, Span
 from attacks.privacy.matching.priors import BatchNormStatistics, Prior
-from attacks.privacy.matching.problem import Problem, Variables, local_steps, private_copy
+from attacks.privacy.matching.problem import Problem, Variables, private_copy
 from attacks.privacy.matching.starts import Start
 from attacks.privacy.matching.watch import Diverged, TimeIsUp, Watch
 from fedsim import progress
@@ -35,6 +38,7 @@ from fedsim.types import Interrupted, Observation, Reconstruction, Task, Weights
 log = logging.getLogger(__name__)
 ATTEMPTS = 3  # new seeds for a restart that diverges
 TRACE = 500  # points that are kept of an objective's curve
+COPIES = 4  # of what every layer gives, while a gradient is differentiated
 
 
 class Matching(Attack):
@@ -97,6 +101,7 @@ class Matching(Attack):
     def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
         """Search for the images of the observed batch."""
         started = time.perf_counter()
+        claims.expect_images(claims.checked(observations[-1]).num_examples or 1, task)
         fixed = self.labels.fixed(model, task, observations)
         begun = self._begin_with(model, task, observations)
         if fixed is not None and begun is not None and begun.labels is not None:
@@ -157,6 +162,10 @@ class Matching(Attack):
             )
         if fixed is not None and len(fixed.labels) != size:
             raise FedsimError(f"attack.labels: expected {size} labels, got {len(fixed.labels)}")
+        steps, learning_rate = claims.local_training(observation)
+        if size % steps:
+            raise FedsimError(f"{size} examples do not divide into {steps} local steps of equal batches")
+        self._expect_room(model, task, size, steps)
         used = tuple(
             self.layers is None or any(name.startswith(layer) for layer in self.layers)
             for name, _ in own.named_parameters()
@@ -174,10 +183,13 @@ class Matching(Attack):
         )
         if not any(bool(tensor.any()) for tensor in target):
             raise FedsimError("the gradient to match is zero everywhere: it holds nothing to recover")
+        length, floats = math.hypot(*(float(t.double().norm()) for t in target)), torch.finfo(self.dtype)
+        if not floats.tiny <= length**2 <= floats.max:
+            raise FedsimError(
+                f"the gradient to match has a length of {length:.3g}, whose square {self.dtype} cannot hold. "
+                "Remedy: attack.double=true."
+            )
         left_out = self.known_only or (observation.defense is not None and observation.defense.zeros)
-        steps, learning_rate = local_steps(observation)
-        if size % steps:
-            raise FedsimError(f"{size} examples do not divide into {steps} local steps of equal batches")
         parametrisation = Pixels(task)
         if self.parametrisation == "span":
             parametrisation = Span(task, linear_chain(model, task, observation)[0][0], size)
@@ -203,6 +215,15 @@ class Matching(Attack):
             distance=self.objective.towards(target),
             penalties=tuple(prior.on(own) for prior in self.priors),
         )
+
+    def _expect_room(self, model: nn.Module, task: Task, size: int, steps: int) -> None:
+        """Refuse a batch whose search does not fit into memory."""
+        claims.expect_images(size, task)
+        parameters, images = list(model.parameters()), size * self.candidates
+        inside = images * outputs_size(model, task) + steps * sum(p.numel() for p in parameters)
+        numbers = COPIES * inside + self.optimiser.copies * images * math.prod(task.input_shape)
+        size_in_bytes = numbers * torch.finfo(self.dtype).bits // 8
+        claims.expect_memory(size_in_bytes, parameters[0].device, f"the search for {size} images")
 
     def _search(self, problem: Problem, begun: Reconstruction | None, number: int, watch: Watch) -> None:
         """Run one restart; one that diverges begins again from a new seed."""

@@ -39,3 +39,22 @@ def module_calls(model: nn.Module, task: Task) -> tuple[Tensor, Tensor, list[Cal
         for handle in handles:
             handle.remove()
     return probe, logits, calls
+
+
+def outputs_size(model: nn.Module, task: Task) -> int:
+    """Return how many numbers all layers of a model give out for an image."""
+    sizes = list[int]()
+
+    def note(module: nn.Module, inputs: object, output: object) -> None:
+        given = output if isinstance(output, tuple | list) else (output,)
+        sizes.extend(part.numel() for part in given if isinstance(part, Tensor))
+
+    leaves = [module for module in model.modules() if not list(module.children())]
+    handles = [module.register_forward_hook(note) for module in leaves]
+    try:
+        with torch.no_grad():
+            model(torch.zeros(2, *task.input_shape).to(next(model.parameters())))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return sum(sizes) // 2

@@ -15,7 +15,6 @@ from attacks.privacy.matching.checks import one_of
 Gradient = Sequence[Tensor]  # one tensor a parameter, in the order of model.named_parameters()
 # Value, and derivative by each tensor; the latter is overwritten by the next call.
 Distance = Callable[[Gradient], tuple[float, list[Tensor]]]
-TINY = 1e-300
 NOISE = 3e-7  # of the largest tensor: smaller ones are rounding, such as of a bias before BatchNorm
 INSIDE = 1 - 1e-7  # the slope of arccos is infinite at 1
 
@@ -76,11 +75,13 @@ class Cosine(Objective):
         if self.weighting == "layer":
             return self._by_layer(target)
         goal, (flat, guessed), (slope, slopes) = _flat(target), _buffer(target), _buffer(target)
-        square = float(goal.dot(goal))
+        square, least = float(goal.dot(goal)), torch.finfo(goal.dtype).tiny
 
         def distance(guess: Gradient) -> tuple[float, list[Tensor]]:
             torch._foreach_copy_(guessed, list(guess))
-            value, toward, along = self._terms(float(flat.dot(goal)), float(flat.dot(flat)), square, 1.0)
+            value, toward, along = self._terms(
+                float(flat.dot(goal)), float(flat.dot(flat)), square, 1.0, least
+            )
             torch.mul(flat, along, out=slope).add_(goal, alpha=toward)
             return value, slopes
 
@@ -89,7 +90,7 @@ class Cosine(Objective):
     def _by_layer(self, target: Gradient) -> Distance:
         squares = _above_noise(_squares(target))
         share = 1 / max(1, sum(square > 0 for square in squares))
-        slopes = _buffer(target)[1]
+        slopes, least = _buffer(target)[1], torch.finfo(target[0].dtype).tiny
 
         def distance(guess: Gradient) -> tuple[float, list[Tensor]]:
             pairs = zip(guess, target, strict=True)
@@ -97,7 +98,8 @@ class Cosine(Objective):
             total = 0.0
             terms = zip(products, _squares(guess), squares, slopes, guess, target, strict=True)
             for product, length, square, slope, mine, theirs in terms:
-                value, toward, along = self._terms(product, length, square, share if square > 0 else 0.0)
+                part = share if square > 0 else 0.0
+                value, toward, along = self._terms(product, length, square, part, least)
                 torch.mul(mine, along, out=slope).add_(theirs, alpha=toward)
                 total += value
             return total, slopes
@@ -105,15 +107,18 @@ class Cosine(Objective):
         return distance
 
     def _terms(
-        self, product: float, length: float, square: float, share: float
+        self, product: float, length: float, square: float, share: float, least: float
     ) -> tuple[float, float, float]:
         """Return a share of the distance, and the factors of target and guess in its derivative.
 
-        The derivative of a cosine by the guess is target / size - cosine guess / length.
+        The derivative of a cosine by the guess is target / size - cosine guess / length. Squares below the
+        least float have no direction.
         """
-        size = max(math.sqrt(length) * math.sqrt(square), TINY)
+        size = math.sqrt(length) * math.sqrt(square)
+        if min(size, length) < least:
+            return self._shape(0.0, share)[0], 0.0, 0.0
         value, rate = self._shape(product / size, share)
-        return value, rate / size, -rate * product / size / max(length, TINY)
+        return value, rate / size, -rate * product / size / length
 
     def _shape(self, cosine: float, share: float) -> tuple[float, float]:
         """Return the distance of a cosine and its derivative, times its share."""

@@ -18,6 +18,7 @@ class Optimiser:
     """A way to minimise a problem's objective."""
 
     iterations: int
+    copies: int = 4  # of the variables that it keeps
 
     def check(self, objective: Objective, priors: Sequence[Prior]) -> None:
         """Complain about parts that this search cannot take into account."""
@@ -100,6 +101,7 @@ class LBFGS(Optimiser):
         """Set the number of evaluations of the objective, and how many steps the curvature remembers."""
         self.iterations = whole("optimiser.iterations", iterations)
         self.history = whole("optimiser.history", history)
+        self.copies = 2 * self.history + 4
 
     def minimise(self, problem: Problem, variables: Variables, watch: Watch) -> None:
         """Walk down."""

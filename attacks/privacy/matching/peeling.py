@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from attacks.privacy import claims
 from attacks.privacy.least_squares import fit
 from attacks.privacy.matching import checks
 from attacks.privacy.matching.linear_layers import LinearLayer, affine_span, linear_chain, row_space
@@ -68,7 +69,7 @@ class Peeling(Attack):
     def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
         """Recover the inputs of the first linear layer, one by one."""
         started = time.perf_counter()
-        observation = observations[-1]
+        observation = claims.checked(observations[-1])
         layers, between = linear_chain(model, task, observation)
         first, rank = layers[0], layers[0].rank
         size = observation.num_examples or rank
@@ -77,6 +78,8 @@ class Peeling(Attack):
                 "the gradient does not show how many examples it is of. "
                 "Remedy: add num_examples to federation.disclose."
             )
+        if first.task_shape is not None:  # equal images are shown as often as they are there
+            claims.expect_images(size, task)
         different = size if rank is None else min(size, rank)  # equal images are one
         if different > 1 and len(layers) < 2:
             raise FedsimError(
@@ -85,6 +88,8 @@ class Peeling(Attack):
         if different > 1:  # an image has K - 1 coordinates and units + 1 - K equations
             first.expect_room(different, each=2)
             layers[1].expect_room(different)
+            room = self.starts * different * (len(first.weight) + different)
+            claims.expect_room(room, f"{self.starts} starts for {different} examples")
         second, act = (layers[1], between[0]) if different > 1 else (first, nn.Identity())
         peel = Peel.of(first, second, act, different)
         interrupted = False

@@ -12,7 +12,6 @@ from torch.nn import functional
 from attacks.privacy.matching.objectives import Distance
 from attacks.privacy.matching.parametrisations import Pixels
 from attacks.privacy.matching.priors import Penalty
-from fedsim.errors import FedsimError
 from fedsim.models.batch_norm import set_batch_norm
 from fedsim.types import Observation, Task, Weights
 
@@ -138,16 +137,3 @@ def private_copy(
             parameter.requires_grad_(True)
     set_batch_norm(own, observation.batch_norm)
     return own
-
-
-def local_steps(observation: Observation) -> tuple[int, float | None]:
-    """Return how many local steps to play in the objective, and their learning rate."""
-    if observation.kind == "gradient":
-        return 1, None
-    if observation.learning_rate is None or observation.local_steps is None:
-        raise FedsimError(
-            "an update is matched by playing the client's local steps, and the clients do not disclose them. "
-            "Remedy: add learning_rate and local_steps to federation.disclose; of a tapped app, say them: "
-            "told.learning_rate=... told.local_steps=..."
-        )
-    return observation.local_steps, observation.learning_rate

@@ -25,9 +25,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from attacks.privacy.claims import checked, gradient_factor
 from attacks.privacy.matching.checks import number
 from attacks.privacy.matching.module_calls import module_calls
-from attacks.privacy.matching.problem import local_steps
 from fedsim.errors import FedsimError
 from fedsim.interfaces import Attack
 from fedsim.models.layers import Normalize
@@ -47,17 +47,18 @@ class RGAP(Attack):
     def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
         """Recover the image behind a gradient of one example."""
         started = time.perf_counter()
-        observation = observations[-1]
+        observation = checked(observations[-1])
         if observation.num_examples not in (None, 1):
             raise FedsimError(
                 f"rgap: expected a batch of one, got {observation.num_examples} examples. "
                 "Remedy: federation.batch_size=1, or attack=ig."
             )
-        steps, learning_rate = local_steps(observation)
-        if steps > 1:
-            raise FedsimError(f"rgap: expected one local step, got {steps}. Remedy: attack=ig_fedavg.")
-        scale = 1.0 if learning_rate is None else -1 / learning_rate
-        gradient = {name: tensor.double() * scale for name, tensor in observation.received.items()}
+        if observation.kind == "update" and (observation.local_steps or 1) > 1:
+            raise FedsimError(
+                f"rgap: expected one local step, got {observation.local_steps}. Remedy: attack=ig_fedavg."
+            )
+        factor = gradient_factor(observation)
+        gradient = {name: tensor.double() * factor for name, tensor in observation.received.items()}
         sent = {name: tensor.double() for name, tensor in observation.sent.items()}
         *layers, last = chain(model, task)
         last_gradient, error = gradient[f"{last.name}.weight"], gradient[f"{last.name}.bias"]

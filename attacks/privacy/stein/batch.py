@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attacks.privacy import claims
 from attacks.privacy.least_squares import fit
 from attacks.privacy.stein.completion import complete
 from attacks.privacy.stein.decomposition import coefficients, diagonalise
@@ -233,6 +234,7 @@ def find_span(gradient: Tensor, size: int) -> Span:
                 f"{int(heard.sum())} of {len(known)} units kept the {wanted} entries that {size} examples "
                 "take. Remedy: smaller batches, or a defence that leaves more."
             )
+        claims.expect_room(size**2 * sum(gradient.shape), f"the holes in a gradient of {size} examples")
         whole = complete(gradient, known, size)
         heard &= _sane(whole, known)
         gap = ((whole - gradient)[heard] * known[heard]).square().mean().sqrt()
@@ -240,6 +242,11 @@ def find_span(gradient: Tensor, size: int) -> Span:
     tall = torch.linalg.qr(whole)[1] if len(whole) > whole.shape[1] else whole
     _, values, rows = torch.linalg.svd(tall, full_matrices=False)
     size = min(size, int((values > ROUNDING * values[:1]).sum()))
+    if size == 0:
+        raise FedsimError(
+            "the hidden layer's gradient is zero everywhere: it spans nothing. "
+            "Remedy: distrust this client, or a weaker defence."
+        )
     noise = float(gap) * sum(math.sqrt(side) for side in whole.shape)
     if len(values) > size:
         noise = max(noise, float(values[size]))
@@ -255,11 +262,15 @@ def _sane(completed: Tensor, known: Tensor) -> Tensor:
 
 
 def hidden_moments(units: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """Return second (B, B) and third moments (B, B, B) by regression on Hermite polynomials of the units."""
+    """Return second (B, B) and third moments (B, B, B) by regression on Hermite polynomials of the units.
+
+    Zeros and nothing, where there are too many examples for that.
+    """
     size = units.shape[1]
     left, right = torch.triu_indices(size, size)
-    if 1 + size + len(left) > LARGEST:
-        return gradient.new_zeros(size, size), gradient.new_zeros(size, size, size)
+    count = 1 + size + len(left)
+    if count > LARGEST or count * len(units) > claims.MOST_NUMBERS:
+        return gradient.new_zeros(size, size), gradient.new_zeros(0, 0, 0)
     products = units[:, left] * units[:, right] - (left == right).to(units)
     features = torch.cat([torch.ones_like(units[:, :1]), units, products], dim=1)
     square = features.T @ features

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from attacks.privacy.claims import checked, gradient_factor, local_training
 from attacks.privacy.matching.linear_layers import linear_names
-from attacks.privacy.matching.problem import local_steps
 from attacks.privacy.stein.quadrature import Activation
 from fedsim.errors import FedsimError
 from fedsim.models.last_linear import layer_inputs
@@ -112,14 +112,12 @@ def class_levels(classes: int) -> Tensor:
 
 def read_head(form: Form, observation: Observation) -> Head:
     """Return what was sent in the two layers and what came back, after checking that it was crafted."""
-    steps, learning_rate = local_steps(observation)
+    steps, _ = local_training(checked(observation))
     if steps > 1:
         raise FedsimError(
             f"expected one local step, got {steps}. Remedy: federation=fedsgd, or attack=ig_fedavg."
         )
-    if learning_rate == 0:
-        raise FedsimError("the clients disclose a learning rate of 0: their updates hold nothing")
-    factor = 1.0 if learning_rate is None else -1 / learning_rate
+    factor = gradient_factor(observation)
     sent, received = observation.sent, observation.received
     output, bias = sent[f"{form.output}.weight"], sent[f"{form.hidden}.bias"]
     if bool((output != output[:, :1]).any()) or bool((bias != bias[0]).any()):

@@ -94,7 +94,7 @@ def leading_subspace(
 def projected(units: Units, basis: Tensor, highest: int) -> list[Tensor]:
     """Return T_1 to T_highest (at most 4) contracted with an orthonormal basis (d, B) in every place."""
     size, count = basis.shape[1], 0
-    sums = [torch.zeros(size**order, dtype=torch.float64) for order in range(5)]
+    sums = [torch.zeros(size**order, dtype=torch.float64) for order in range(highest + 1)]
     for weights, gradients in units():
         inner = (weights @ basis.to(weights)).double()
         level = gradients.double()
@@ -108,14 +108,14 @@ def projected(units: Units, basis: Tensor, highest: int) -> list[Tensor]:
         if highest >= 4:
             sums[4] += (pairs.T @ (pairs * level[:, None])).flatten()
         count += len(weights)
-    zero, one, two, three, four = ((total / count).view([size] * order) for order, total in enumerate(sums))
+    zero, one, two, *rest = ((total / count).view([size] * order) for order, total in enumerate(sums))
     eye = torch.eye(size, dtype=torch.float64)
     found = [one, two - zero * eye]
     if highest >= 3:
         flat = torch.einsum("i,jk->ijk", one, eye)
-        found.append(three - flat - flat.permute(1, 0, 2) - flat.permute(1, 2, 0))
+        found.append(rest[0] - flat - flat.permute(1, 0, 2) - flat.permute(1, 2, 0))
     if highest >= 4:
-        mixed = torch.einsum("ij,kl->ijkl", two, eye)
+        four, mixed = rest[1], torch.einsum("ij,kl->ijkl", two, eye)
         even = torch.einsum("ij,kl->ijkl", eye, eye)
         places = ((0, 1, 2, 3), (0, 2, 1, 3), (0, 2, 3, 1), (2, 0, 1, 3), (2, 0, 3, 1), (2, 3, 0, 1))
         for order in places:

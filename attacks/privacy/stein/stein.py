@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from attacks.privacy import claims
 from attacks.privacy.least_squares import fit
 from attacks.privacy.matching import checks
 from attacks.privacy.stein.decomposition import decompose, powers
@@ -117,7 +118,7 @@ class Stein(Attack):
             )
         norm = 1 / float(head.weight.square().mean().sqrt())
         found = estimate(
-            _units(head, norm),
+            _units(head, norm, observation.num_examples),
             form.act,
             head.bias,
             inputs=head.weight.shape[1],
@@ -185,6 +186,7 @@ def estimate(
 ) -> Estimate:
     """Return the inputs whose moments are those of the units' gradients."""
     chosen = plan(act, bias, order)
+    claims.expect_room(size ** (chosen.decomposed + 1), f"moments of {size} examples")
     if chosen.span == 2:
         basis = leading_subspace(lambda block: second_times(units, block), inputs, size, passes, random)
     else:
@@ -279,9 +281,9 @@ def upright(form: Form, task: Task, found: Estimate, norm: float) -> Tensor:
     return torch.where((outside(inputs) <= outside(-inputs))[:, None], inputs, -inputs)
 
 
-def _units(head: Head, norm: float) -> Units:
+def _units(head: Head, norm: float, size: int) -> Units:
     """Return the units with N(0, I) weights, and one gradient for each: a mixture of the classes'."""
-    rows = max(1, CHUNK // head.weight.shape[1])
+    rows = max(1, min(CHUNK // head.weight.shape[1], claims.MOST_NUMBERS // size**2))
     levels = class_levels(len(head.output_gradient)).to(head.output_gradient)
 
     def chunks() -> Iterator[tuple[Tensor, Tensor]]:

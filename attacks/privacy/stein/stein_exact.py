@@ -24,6 +24,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from attacks.privacy import claims
+from attacks.privacy.labels.counts import OPEN, deal
 from attacks.privacy.least_squares import fit
 from attacks.privacy.matching import checks
 from attacks.privacy.matching.linear_layers import clear_rank
@@ -86,6 +88,10 @@ class SteinExact(Attack):
         norm = input_norm(model, task, form, observation.sent)
         _check(form, head.bias, norm * float(head.weight.square().mean().sqrt()))
         size = observation.num_examples or self._examples(model, task, observations, head)
+        if form.takes_images:
+            claims.expect_images(size, task)
+        else:
+            claims.expect_room(size * head.weight.shape[1], f"the features of {size} examples")
         batch = Batch.of(head, form, size, norm)
         random = generator(self.seed, "stein search", observation.round, observation.client)
         interrupted = False
@@ -198,12 +204,13 @@ def label_shares(form: Form, head: Head, inputs: Tensor, size: int) -> Tensor:
     often = (size * errors / chances).amax(1, keepdim=True)
     shares = (often * chances - size * errors).clamp(min=0)
     total = float(shares.sum())  # less than B where the gradient was clipped
-    return shares * (size / total) if total > 0 else torch.full_like(shares, 1 / shares.shape[1])
+    return shares * (size / total) if 0 < total < math.inf else torch.full_like(shares, 1 / shares.shape[1])
 
 
 def shares_of_errors(form: Form, head: Head, inputs: Tensor, errors: Tensor, size: int) -> Tensor:
     """Return the same from lambda_i = k (p_i.alpha - alpha_c) / B alone, every input with one label."""
     _, chances = _forward(form, head, inputs)
+    claims.expect_room(chances.numel() * size, f"{len(inputs)} inputs up to {size} times")
     often = torch.arange(1, size + 1, dtype=torch.float64)
     given = (chances @ head.levels)[:, None] - head.levels  # (n, C)
     gaps = (given[:, :, None] * often - size * errors[:, None, None]).abs()
@@ -217,9 +224,14 @@ def whole_shares(shares: Tensor, size: int) -> Tensor:
     """Return whole numbers that add up to the batch, near the shares: at least one for every input."""
     counts = torch.zeros_like(shares, dtype=torch.int64)
     counts[torch.arange(len(shares)), shares.argmax(1)] = 1
-    for _ in range(size - len(shares)):
-        counts.view(-1)[(shares - counts).argmax()] += 1
-    return counts
+    if size <= len(shares):
+        return counts
+    after = torch.arange(OPEN)
+
+    def following(given: Tensor) -> Tensor:
+        return (counts.flatten() + given)[:, None] + after - shares.flatten()[:, None]
+
+    return counts + deal((counts - shares).flatten(), size - len(shares), following).view_as(counts)
 
 
 def unexplained(form: Form, head: Head, inputs: Tensor, counts: Tensor) -> float:
