@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsim import __version__
+from fedsim import __version__, environment
 from fedsim.errors import FedsimError, in_words, printable
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ def _end_tidily() -> None:
         raise Signalled(number)
 
     os.umask(0o077)
+    environment.keep_caches_together()
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores the latter
             signal.signal(number, end)

@@ -46,11 +46,16 @@ def silence_flower() -> None:
     logger.propagate = True
 
 
-def _cache_folder() -> Path | None:
-    """Return where fedsim's libraries may keep what they can make again; None: nowhere."""
+def keep_caches_together() -> None:
+    """Let matplotlib and torch keep what they can make again in one folder, if it can be written.
+
+    For fedsim's own command: in an app that only taps its strategy, these are the app's.
+    """
     folder = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "fedsim"
     there = next((path for path in (folder, *folder.parents) if path.exists()), None)
-    return folder if there is not None and os.access(there, os.W_OK) else None
+    if there is not None and os.access(there, os.W_OK):
+        os.environ.setdefault("MPLCONFIGDIR", str(folder / "matplotlib"))
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "torchinductor"))  # not below /tmp
 
 
 for _name in ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
@@ -58,6 +63,3 @@ for _name in ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_EN
 for _name in ("FLWR_DISABLE_UPDATE_CHECK", "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"):
     os.environ.setdefault(_name, "1")
 os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves the clients on a busy machine
-if (_cache := _cache_folder()) is not None:
-    os.environ.setdefault("MPLCONFIGDIR", str(_cache / "matplotlib"))
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_cache / "torchinductor"))  # not below /tmp
