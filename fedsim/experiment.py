@@ -32,6 +32,7 @@ from fedsim.server import ServerSetup, server_app
 from fedsim.types import Task, Verdict
 
 log = logging.getLogger(__name__)
+SCORED = "scored"  # in a summary: all that is left to do is to remove what is not to be kept
 LIBRARIES = ("torch", "torchvision", "flwr", "numpy", "hydra-core")
 
 
@@ -136,8 +137,6 @@ def recorded(experiment: Experiment, folder: RunFolder) -> Iterator[None]:
 
     The run is "running" from the first write on and "complete" by the last: whoever dies leaves the truth.
     """
-    from fedsim.report.run import write_report
-
     with folder.claimed(), logged(folder.path):
         started, status = time.perf_counter(), RUNNING
         folder.write_summary({"name": experiment.name, "status": RUNNING, "metrics": {}})
@@ -160,16 +159,25 @@ def recorded(experiment: Experiment, folder: RunFolder) -> Iterator[None]:
             raise
         finally:
             summary = summarise(experiment, folder, status, time.perf_counter() - started)
-            if status == COMPLETE and experiment.keep == "scores":
-                folder.forget_private()
             try:
-                write_report(folder, summary)
-            except Exception as error:
-                log.exception("the report could not be written")
+                finish(folder, summary, experiment.keep)
+            except Exception as error:  # must not hide what ended the run
+                log.exception("the end could not be written")
                 if status == COMPLETE:
                     folder.write_summary(summary | {"status": f"failed: the report: {in_words(error)}"})
                     raise
-            folder.write_summary(summary)
+                folder.write_summary(summary)
+
+
+def finish(folder: RunFolder, summary: dict[str, Any], keep: str) -> None:
+    """Remove what is not to be kept, write the report, and at last the summary."""
+    from fedsim.report.run import write_report
+
+    if keep == "scores" and summary["status"] == COMPLETE:
+        folder.write_summary(summary | {"status": RUNNING, SCORED: True})  # what is scored may go
+        folder.forget_private()
+    write_report(folder, summary)
+    folder.write_summary(summary)
 
 
 def record_failure(path: Path, config_text: str, error: Exception) -> None:

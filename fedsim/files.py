@@ -44,12 +44,13 @@ def write_whole(path: Path, content: bytes, temporary_folder: Path | None = None
         sync_folder(path.parent)
 
 
-def write_all(file: int, content: bytes) -> None:
+def write_all(file: int, content: bytes, sync: bool = True) -> None:
     """Write to an open file, and have it survive a power cut."""
     left = memoryview(content)
     while left:
         left = left[os.write(file, left) :]
-    os.fsync(file)
+    if sync:
+        os.fsync(file)
 
 
 def make_folder(path: Path) -> None:

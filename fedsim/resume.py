@@ -3,8 +3,9 @@
 import logging
 
 from fedsim.assess import assess
-from fedsim.experiment import Experiment, play, recorded
-from fedsim.runfolder import RunFolder
+from fedsim.experiment import SCORED, Experiment, finish, play, recorded
+from fedsim.logs import logged
+from fedsim.runfolder import COMPLETE, RunFolder
 from fedsim.training import load_weights
 
 log = logging.getLogger(__name__)
@@ -15,6 +16,10 @@ def resume(experiment: Experiment, folder: RunFolder, source: RunFolder | None =
 
     source: the run that it attacks, if it is a replay.
     """
+    if (summary := folder.summary()).pop(SCORED, False):
+        with folder.claimed(), logged(folder.path):
+            finish(folder, summary | {"status": COMPLETE}, experiment.keep)
+        return folder
     with recorded(experiment, folder):
         if source is not None:
             folder.adopt(source)

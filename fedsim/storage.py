@@ -2,7 +2,8 @@
 
 manifest.txt has a line for every write: SHA-256, offset, length, name. A line is written before its file gets
 its name, so after a crash a file is as its last line says or as the one before does, and what has no line was
-not written here. Files without a line are neither read nor deleted. Several processes may write at once.
+not written here. A further line says that a new file has its name: if it is missing then, it is lost.
+Files without a line are neither read nor deleted. Several processes may write at once.
 """
 
 import fcntl
@@ -34,7 +35,7 @@ from fedsim.files import (
 MANIFEST = "manifest.txt"
 LOCK = "lock"
 PARTIAL = ".partial"  # a folder for files that have no name yet
-REMOVED = "-"  # in place of a digest
+REMOVED, DONE = "-", "+"  # in place of a digest
 HEADING = b"fedsim manifest "
 DAMAGED = "Remedy: a copy of the folder from before, or run again."
 FOREIGN = "Remedy: move it away if fedsim did not write it; if it did, a copy of the folder from before."
@@ -64,6 +65,7 @@ class Listed:
 
     pieces: list[Piece]
     older: list[Piece] | None = None
+    done: bool = False  # its first write came to its end: if it is not there now, it is lost
 
     def take(self, piece: Piece) -> None:
         """Add a write: at offset 0 it is the whole file, elsewhere it replaces what lies behind."""
@@ -120,14 +122,17 @@ class Manifest:
         try:
             digest, offset, length, name = line.decode().split(" ", 3)
             piece = Piece(digest, int(offset), int(length))
-            fits = digest == REMOVED or len(bytes.fromhex(digest)) == 32
+            fits = digest in (REMOVED, DONE) or len(bytes.fromhex(digest)) == 32
             fits = fits and not Path(name).is_absolute() and ".." not in Path(name).parts
         except ValueError:
             fits = False
         if not fits or piece.offset < 0 or piece.length < 0:
             raise FedsimError(f"{self.path}: not a line of a manifest: {line[:80]!r}. {DAMAGED}")
-        if piece.digest == REMOVED:
+        if digest == REMOVED:
             self.files.pop(name, None)
+        elif digest == DONE:
+            if name in self.files:
+                self.files[name].done = True
         else:
             if name in self.files:
                 self.files[name].take(piece)
@@ -149,9 +154,11 @@ class Storage:
     def write(self, name: str, content: bytes) -> None:
         """Write a file, whole or not at all."""
         make_folder(self.root)
-        path = self._path(name)
+        path, listed = self._path(name), _manifest(self.root).current().get(name)
         self._list([(hashlib.sha256(content).hexdigest(), 0, len(content), name)])
         write_whole(path, content, self.root / PARTIAL)
+        if listed is None or not listed.done:
+            self._list([(DONE, 0, 0, name)], sync=False)  # a power cut may take it: the file is there
 
     def write_text(self, name: str, text: str) -> None:
         """Write a text."""
@@ -203,6 +210,8 @@ class Storage:
                 return None
             if listed is None:
                 raise FedsimError(f"{path} is not in its folder's manifest. {FOREIGN}")
+            if content is None and not listed.done:
+                return None  # its first write was interrupted
             if content is None:
                 raise MissingFile(f"{path} was written, and is not there. {DAMAGED}")
             if (good := listed.vouched(content)) is not None:
@@ -226,7 +235,7 @@ class Storage:
 
     def has(self, name: str) -> bool:
         """Say whether a file was written here."""
-        return name in _manifest(self.root).current()
+        return self._was_written(name, _manifest(self.root).current().get(name))
 
     def stamp(self, name: str) -> str | None:
         """Return what a file's content is known by, for those who remember it."""
@@ -235,7 +244,11 @@ class Storage:
 
     def names(self, start: str = "") -> list[str]:
         """Return the names of the files that were written here and begin like this."""
-        return [name for name in _manifest(self.root).current() if name.startswith(start)]
+        listed = [item for item in _manifest(self.root).current().items() if item[0].startswith(start)]
+        return [name for name, about in listed if self._was_written(name, about)]
+
+    def _was_written(self, name: str, listed: Listed | None) -> bool:
+        return listed is not None and (listed.done or (self.root / name).exists())
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete files that were written here, and nothing else."""
@@ -279,7 +292,7 @@ class Storage:
                 raise FedsimError(f"{path}: expected a file or a folder, got a link. {DAMAGED}")
         return path
 
-    def _list(self, lines: Iterable[tuple[str, int, int, str]]) -> None:
+    def _list(self, lines: Iterable[tuple[str, int, int, str]], sync: bool = True) -> None:
         """Add lines to the manifest."""
         path = self.root / MANIFEST
         content = "".join(f"{digest} {offset} {length} {name}\n" for digest, offset, length, name in lines)
@@ -293,7 +306,7 @@ class Storage:
                 os.ftruncate(file, end)
                 os.lseek(file, end, os.SEEK_SET)
                 try:
-                    write_all(file, content.encode())
+                    write_all(file, content.encode(), sync)
                 except OSError:
                     os.ftruncate(file, end)
                     raise

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from faulty_disk import FaultyDisk
+from faulty_disk import FaultyDisk, PowerCut
 
 import fedsim.experiment
 from fedsim.compare import compare, parse
@@ -76,6 +76,31 @@ def test_scores_alone_may_be_kept(play_small, rules: tuple[str, ...]) -> None:
     assert left <= {"figures"}
     assert not list(scores.path.rglob("round_*"))
     assert (scores.path / "report.html").exists()
+
+
+def test_a_run_that_dies_while_it_removes_what_is_private_ends_as_if_it_had_not(
+    small, play_small, tmp_path: Path, monkeypatch
+) -> None:
+    whole = play_small("keep=scores", folder="whole")
+    with monkeypatch.context() as patch:
+        removed, delete = 0, os.unlink
+
+        def dies(path, **named):
+            nonlocal removed
+            removed += "truth" in str(path)
+            if removed == 3:
+                raise PowerCut
+            delete(path, **named)
+
+        patch.setattr(os, "unlink", dies)
+        with pytest.raises(PowerCut):
+            run(small("keep=scores"), tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    assert folder.status == "running"
+    resume(small("keep=scores"), folder)
+    assert (folder.scores(), folder.status) == (whole.scores(), "complete")
+    assert folder.summary()["metrics"] == whole.summary()["metrics"]
+    assert not list(folder.path.rglob("round_*"))
 
 
 def test_two_comparisons_into_one_folder_do_not_meet(tmp_path: Path, command) -> None:
