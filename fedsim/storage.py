@@ -173,7 +173,7 @@ class Storage:
     def append(self, name: str, content: bytes) -> None:
         """Add to the end of a file; what an interrupted write left behind is cut off first."""
         path, listed = self._path(name), _manifest(self.root).current().get(name)
-        if listed is None:
+        if listed is None or not self._was_written(name, listed):
             self.write(name, content)
             return
         with writing(path):
