@@ -107,6 +107,7 @@ class Matching(Attack):
         if fixed is not None and begun is not None and begun.labels is not None:
             fixed = _agreeing(fixed, begun)
         problem = self._problem(model, task, observations[-1], fixed)
+        self._expect_room(model, problem)
         best: Watch | None = None
         interrupted = False
         with progress.bar("matching", self.restarts * self.optimiser.iterations) as advance:
@@ -162,10 +163,6 @@ class Matching(Attack):
             )
         if fixed is not None and len(fixed.labels) != size:
             raise FedsimError(f"attack.labels: expected {size} labels, got {len(fixed.labels)}")
-        steps, learning_rate = claims.local_training(observation)
-        if size % steps:
-            raise FedsimError(f"{size} examples do not divide into {steps} local steps of equal batches")
-        self._expect_room(model, task, size, steps)
         used = tuple(
             self.layers is None or any(name.startswith(layer) for layer in self.layers)
             for name, _ in own.named_parameters()
@@ -190,6 +187,9 @@ class Matching(Attack):
                 "Remedy: attack.double=true."
             )
         left_out = self.known_only or (observation.defense is not None and observation.defense.zeros)
+        steps, learning_rate = claims.local_training(observation)
+        if size % steps:
+            raise FedsimError(f"{size} examples do not divide into {steps} local steps of equal batches")
         parametrisation = Pixels(task)
         if self.parametrisation == "span":
             parametrisation = Span(task, linear_chain(model, task, observation)[0][0], size)
@@ -216,14 +216,15 @@ class Matching(Attack):
             penalties=tuple(prior.on(own) for prior in self.priors),
         )
 
-    def _expect_room(self, model: nn.Module, task: Task, size: int, steps: int) -> None:
+    def _expect_room(self, model: nn.Module, problem: Problem) -> None:
         """Refuse a batch whose search does not fit into memory."""
-        claims.expect_images(size, task)
-        parameters, images = list(model.parameters()), size * self.candidates
-        inside = images * outputs_size(model, task) + steps * sum(p.numel() for p in parameters)
-        numbers = COPIES * inside + self.optimiser.copies * images * math.prod(task.input_shape)
-        size_in_bytes = numbers * torch.finfo(self.dtype).bits // 8
-        claims.expect_memory(size_in_bytes, parameters[0].device, f"the search for {size} images")
+        claims.expect_images(problem.size, problem.task)
+        images, pixels = problem.size * problem.candidates, math.prod(problem.task.input_shape)
+        inside = images * outputs_size(model, problem.task)
+        inside += problem.steps * sum(tensor.numel() for tensor in problem.weights.values())
+        numbers = COPIES * inside + self.optimiser.copies * images * pixels
+        device, size_in_bytes = problem.target[0].device, numbers * torch.finfo(self.dtype).bits // 8
+        claims.expect_memory(size_in_bytes, device, f"the search for {problem.size} images")
 
     def _search(self, problem: Problem, begun: Reconstruction | None, number: int, watch: Watch) -> None:
         """Run one restart; one that diverges begins again from a new seed."""
