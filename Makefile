@@ -45,9 +45,8 @@ bench: $(VENV)/.ready  ## run all measurements (two hours)
 constraints:  ## renew constraints.txt with the newest versions that pyproject.toml admits
 	$(PYTHON) -m venv --clear build/newest
 	build/newest/bin/python $(INSTALL) -e '.[dev]'
-	grep '^#' constraints.txt > build/constraints.txt
-	build/newest/bin/python -m pip freeze --all --exclude pip --exclude-editable | \
-		sed -E '/^(cuda|nvidia|triton)/d; s/\+.*//' >> build/constraints.txt
+	build/newest/bin/python -m pip freeze --all --exclude pip --exclude-editable > build/frozen.txt
+	{ grep '^#' constraints.txt; sed -E '/^(cuda|nvidia|triton)/d; s/\+.*//' build/frozen.txt; } > build/constraints.txt
 	mv build/constraints.txt constraints.txt
 
 clean:  ## remove the virtual environment and caches
