@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help run test test-lowest check format bench constraints clean
+.PHONY: help run test test-kernels test-lowest check format bench constraints clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -24,6 +24,10 @@ run: $(VENV)/.ready  ## run the main experiment on embedded data and write its r
 
 test: $(VENV)/.dev  ## run all tests
 	$(BIN)/python -m pytest -n 2
+
+test-kernels: $(VENV)/.dev  ## run the tests of rounding as older and newer CPUs would compute them
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(BIN)/python -m pytest -n 2 -m kernels
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest -n 2 -m kernels
 
 test-lowest:  ## run the fast tests with the oldest versions that pyproject.toml admits
 	$(PYTHON) -m venv --clear build/lowest
