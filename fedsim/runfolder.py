@@ -28,7 +28,8 @@ from torch import Tensor
 
 from fedsim.errors import FedsimError, printable, shortened
 from fedsim.files import reading
-from fedsim.storage import DAMAGED, FOREIGN, MissingFile, Storage, unlisted
+from fedsim.manifest import DAMAGED
+from fedsim.storage import FOREIGN, MissingFile, Storage, unlisted
 from fedsim.tables import append_row, read_rows, write_rows
 from fedsim.types import Fault, Observation, Reconstruction, RoundResult, Truth, Verdict, Weights
 

@@ -1,20 +1,16 @@
-"""A folder that vouches for its files: each is listed in a manifest, and read only as it was written.
+"""A folder that vouches for its files: each is listed in its manifest, and read only as it was written.
 
-manifest.txt has a line for every write: SHA-256, offset, length, name. A line is written before its file gets
-its name, so after a crash a file is as its last line says or as the one before does, and what has no line was
-not written here. A further line says that a new file has its name: if it is missing then, it is lost.
-Files without a line are neither read nor deleted. Several processes may write at once.
+A line is written to the manifest before its file gets its name, so after a crash a file is as its last line
+says or as the one before does. Files without a line are neither read nor deleted. Many processes may write.
 """
 
 import fcntl
-import functools
 import hashlib
 import os
 import secrets
-import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,118 +27,15 @@ from fedsim.files import (
     write_whole,
     writing,
 )
+from fedsim.manifest import DAMAGED, DONE, HEADING, MANIFEST, REMOVED, Listed, holds, manifest_of
 
-MANIFEST = "manifest.txt"
 LOCK = "lock"
 PARTIAL = ".partial"  # a folder for files that have no name yet
-REMOVED, DONE = "-", "+"  # in place of a digest
-HEADING = b"fedsim manifest "
-DAMAGED = "Remedy: a copy of the folder from before, or run again."
 FOREIGN = "Remedy: move it away if fedsim did not write it; if it did, a copy of the folder from before."
 
 
 class MissingFile(FedsimError):
     """A file that was written, and is not there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A stretch of a file, as it was written."""
-
-    digest: str
-    offset: int
-    length: int
-
-    @property
-    def end(self) -> int:
-        """Where it ends."""
-        return self.offset + self.length
-
-
-@dataclass(slots=True)
-class Listed:
-    """What the manifest says of a file: its pieces, and those from before it was last written anew."""
-
-    pieces: list[Piece]
-    older: list[Piece] | None = None
-    done: bool = False  # its first write came to its end: if it is not there now, it is lost
-
-    def take(self, piece: Piece) -> None:
-        """Add a write: at offset 0 it is the whole file, elsewhere it replaces what lies behind."""
-        if piece.offset == 0:
-            self.pieces, self.older = [piece], self.pieces
-            return
-        while self.pieces and self.pieces[-1].end > piece.offset:
-            self.pieces.pop()
-        self.pieces.append(piece)
-
-    def vouched(self, content: bytes) -> int | None:
-        """Return how much of a content was written here: all, or all but a torn end; None: something else."""
-        found = _vouched(self.pieces, content)
-        return found if found is not None or self.older is None else _vouched(self.older, content)
-
-
-@dataclass
-class Manifest:
-    """A manifest file as far as it was read; read on when it grows."""
-
-    path: Path
-    files: dict[str, Listed] = field(default_factory=dict)
-    _heading: bytes = b""  # every manifest has its own: a folder may give its name to another
-    _read: int = 0
-    _changed: int = -1
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def current(self) -> dict[str, Listed]:
-        """Return every listed file."""
-        with self._lock:
-            try:
-                file = open(self.path, "rb")  # noqa: SIM115 (below; opening is what makes NFS look again)
-            except FileNotFoundError:
-                self.files, self._heading, self._read, self._changed = {}, b"", 0, -1
-                return self.files
-            with file:
-                status = os.fstat(file.fileno())
-                if (status.st_mtime_ns, status.st_size) == (self._changed, self._read):
-                    return self.files
-                heading = file.readline()
-                if heading != self._heading or status.st_size < self._read:
-                    self.files, self._heading, self._read = {}, heading, len(heading)
-                file.seek(self._read)
-                new = file.read()
-            if not heading.startswith(HEADING) and heading.endswith(b"\n"):
-                raise FedsimError(f"{self.path}: not a manifest of fedsim. {DAMAGED}")
-            whole = new[: new.rfind(b"\n") + 1]  # the rest is being written, or was when somebody died
-            for line in whole.splitlines():
-                self._take(line)
-            self._read, self._changed = self._read + len(whole), status.st_mtime_ns
-            return self.files
-
-    def _take(self, line: bytes) -> None:
-        try:
-            digest, offset, length, name = line.decode().split(" ", 3)
-            piece = Piece(digest, int(offset), int(length))
-            fits = digest in (REMOVED, DONE) or len(bytes.fromhex(digest)) == 32
-            fits = fits and not Path(name).is_absolute() and ".." not in Path(name).parts
-        except ValueError:
-            fits = False
-        if not fits or piece.offset < 0 or piece.length < 0:
-            raise FedsimError(f"{self.path}: not a line of a manifest: {line[:80]!r}. {DAMAGED}")
-        if digest == REMOVED:
-            self.files.pop(name, None)
-        elif digest == DONE:
-            if name in self.files:
-                self.files[name].done = True
-        else:
-            if name in self.files:
-                self.files[name].take(piece)
-            else:
-                self.files[name] = Listed([piece])
-
-
-@functools.lru_cache(maxsize=64)
-def _manifest(root: Path) -> Manifest:
-    return Manifest(root / MANIFEST)
 
 
 @dataclass(frozen=True)
@@ -154,7 +47,7 @@ class Storage:
     def write(self, name: str, content: bytes) -> None:
         """Write a file, whole or not at all."""
         make_folder(self.root)
-        path, listed = self._path(name), _manifest(self.root).current().get(name)
+        path, listed = self._path(name), manifest_of(self.root).current().get(name)
         self._list([(hashlib.sha256(content).hexdigest(), 0, len(content), name)])
         write_whole(path, content, self.root / PARTIAL)
         if listed is None or not listed.done:
@@ -172,7 +65,7 @@ class Storage:
 
     def append(self, name: str, content: bytes) -> None:
         """Add to the end of a file; what an interrupted write left behind is cut off first."""
-        path, listed = self._path(name), _manifest(self.root).current().get(name)
+        path, listed = self._path(name), manifest_of(self.root).current().get(name)
         if listed is None or not self._was_written(name, listed):
             self.write(name, content)
             return
@@ -191,12 +84,12 @@ class Storage:
 
     def last_append(self, name: str) -> bytes:
         """Return what was last added to a file, and is whole; empty if there is none."""
-        path, listed = self._path(name), _manifest(self.root).current().get(name)
+        path, listed = self._path(name), manifest_of(self.root).current().get(name)
         if listed is None:
             return b""
         content = _content(path) or b""
         whole = [piece for piece in listed.pieces[-2:] if piece.end <= len(content)]
-        if not whole or not _holds(whole[-1], content):
+        if not whole or not holds(whole[-1], content):
             raise FedsimError(f"{path} was changed or damaged since it was written. {DAMAGED}")
         return content[whole[-1].offset : whole[-1].end]
 
@@ -205,7 +98,7 @@ class Storage:
         path, before = self._path(name), b""
         while True:
             # In this order: what is written meanwhile has its line already.
-            content, listed = _content(path), _manifest(self.root).current().get(name)
+            content, listed = _content(path), manifest_of(self.root).current().get(name)
             if content is None and listed is None:
                 return None
             if listed is None:
@@ -235,16 +128,16 @@ class Storage:
 
     def has(self, name: str) -> bool:
         """Say whether a file was written here."""
-        return self._was_written(name, _manifest(self.root).current().get(name))
+        return self._was_written(name, manifest_of(self.root).current().get(name))
 
     def stamp(self, name: str) -> str | None:
         """Return what a file's content is known by, for those who remember it."""
-        listed = _manifest(self.root).current().get(name)
+        listed = manifest_of(self.root).current().get(name)
         return None if listed is None else listed.pieces[-1].digest
 
     def names(self, start: str = "") -> list[str]:
         """Return the names of the files that were written here and begin like this."""
-        listed = [item for item in _manifest(self.root).current().items() if item[0].startswith(start)]
+        listed = [item for item in manifest_of(self.root).current().items() if item[0].startswith(start)]
         return [name for name, about in listed if self._was_written(name, about)]
 
     def _was_written(self, name: str, listed: Listed | None) -> bool:
@@ -252,7 +145,7 @@ class Storage:
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete files that were written here, and nothing else."""
-        listed = _manifest(self.root).current()
+        listed = manifest_of(self.root).current()
         gone = [name for name in names if name in listed]
         for name in gone:
             with writing(path := self._path(name)):
@@ -316,7 +209,7 @@ class Storage:
 
 def unlisted(storage: Storage, folder: str, names: Collection[str]) -> list[str]:
     """Return which of these files in a folder have no line in the manifest."""
-    listed = _manifest(storage.root).current()
+    listed = manifest_of(storage.root).current()
     return [name for name in names if f"{folder}/{name}" not in listed]
 
 
@@ -327,19 +220,6 @@ def _content(path: Path) -> bytes | None:
         return None
     except OSError as error:
         raise FedsimError(f"{path}: cannot be read ({error.strerror or error}). {DAMAGED}") from error
-
-
-def _vouched(pieces: Sequence[Piece], content: bytes) -> int | None:
-    last = pieces[-1]
-    if 0 < last.offset <= len(content) < last.end:  # an append that was interrupted
-        pieces = pieces[:-1]
-    elif len(content) != last.end:
-        return None
-    return pieces[-1].end if pieces and all(_holds(piece, content) for piece in pieces) else None
-
-
-def _holds(piece: Piece, content: bytes) -> bool:
-    return hashlib.sha256(memoryview(content)[piece.offset : piece.end]).hexdigest() == piece.digest
 
 
 def _whole_lines(file: int, longest: int = 8192) -> int:

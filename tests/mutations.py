@@ -31,7 +31,7 @@ from fedsim.types import Weights
 NUMBERS = (0.0, -0.0, 1e-45, -1e-42, 1e-30, 1e3, 1e6, 1e12, 1e20, 1e30, -1e37, 3.3e38, -3.4e38)
 NUMBERS += (float("nan"), float("inf"), float("-inf"))
 TOLD = (-1, 0, 1, 2, 24, 2**20, 2**40, 2**40 + 1, 2**62, -(2**62), 0.5, -0.0, 1e-320, 1e300, float("nan"))
-TOLD += (float("inf"), [1], [], [2**40] * 4, [0.5], [1, 2, 3, 4])
+TOLD += (float("inf"), [1], [], [2**40] * 4, [0.5], [1, 2, 3, 4], 10**400, -(10**5000))
 WORDS = (
     "",
     "plain",
