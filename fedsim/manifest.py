@@ -1,6 +1,6 @@
 """What was written to a folder: manifest.txt has a line a write, with SHA-256, offset, length and name.
 
-A further line says that a new file has its name: if it is missing then, it is lost, and not only unfinished.
+A further line says that a write came to its end: what is missing or torn then is lost, not unfinished.
 """
 
 import functools
@@ -39,10 +39,12 @@ class Listed:
 
     pieces: list[Piece]
     older: list[Piece] | None = None
-    done: bool = False  # its first write came to its end: if it is not there now, it is lost
+    done: bool = False  # a write came to its end: if the file is not there now, it is lost
+    ended: bool = False  # so did the last one: if the file is not as it says, it is damaged
 
     def take(self, piece: Piece) -> None:
         """Add a write: at offset 0 it is the whole file, elsewhere it replaces what lies behind."""
+        self.ended = False
         if piece.offset == 0:
             self.pieces, self.older = [piece], self.pieces
             return
@@ -52,8 +54,10 @@ class Listed:
 
     def vouched(self, content: bytes) -> int | None:
         """Return how much of a content was written here: all, or all but a torn end; None: something else."""
-        found = _vouched(self.pieces, content)
-        return found if found is not None or self.older is None else _vouched(self.older, content)
+        found = _vouched(self.pieces, content, torn=not self.ended)
+        if found is not None or self.older is None or self.ended:
+            return found
+        return _vouched(self.older, content, torn=True)
 
 
 @dataclass
@@ -106,7 +110,7 @@ class Manifest:
             self.files.pop(name, None)
         elif digest == DONE:
             if name in self.files:
-                self.files[name].done = True
+                self.files[name].done = self.files[name].ended = True
         elif name in self.files:
             self.files[name].take(piece)
         else:
@@ -119,9 +123,9 @@ def manifest_of(root: Path) -> Manifest:
     return Manifest(root / MANIFEST)
 
 
-def _vouched(pieces: Sequence[Piece], content: bytes) -> int | None:
+def _vouched(pieces: Sequence[Piece], content: bytes, torn: bool) -> int | None:
     last = pieces[-1]
-    if 0 < last.offset <= len(content) < last.end:  # an append that was interrupted
+    if torn and 0 < last.offset <= len(content) < last.end:  # an append that was interrupted
         pieces = pieces[:-1]
     elif len(content) != last.end:
         return None

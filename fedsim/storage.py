@@ -47,11 +47,10 @@ class Storage:
     def write(self, name: str, content: bytes) -> None:
         """Write a file, whole or not at all."""
         make_folder(self.root)
-        path, listed = self._path(name), manifest_of(self.root).current().get(name)
+        path = self._path(name)
         self._list([(hashlib.sha256(content).hexdigest(), 0, len(content), name)])
         write_whole(path, content, self.root / PARTIAL)
-        if listed is None or not listed.done:
-            self._list([(DONE, 0, 0, name)], sync=False)  # a power cut may take it: the file is there
+        self._list([(DONE, 0, 0, name)], sync=False)  # a power cut may take it: the file is as it should be
 
     def write_text(self, name: str, text: str) -> None:
         """Write a text."""
@@ -79,6 +78,7 @@ class Storage:
                 self._list([(hashlib.sha256(content).hexdigest(), end, len(content), name)])
                 os.lseek(file, end, os.SEEK_SET)
                 write_all(file, content)
+                self._list([(DONE, 0, 0, name)], sync=False)
             finally:
                 os.close(file)
 

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from faulty_disk import FaultyDisk, PowerCut
 
 from fedsim.errors import FedsimError
 from fedsim.files import read_tensors
@@ -75,15 +76,21 @@ def test_tables_come_back(tmp_path: Path) -> None:
     assert folder.scores() == rows
 
 
-def test_a_line_cut_short_by_a_crash_is_no_row(tmp_path: Path) -> None:
+def test_a_line_cut_short_by_a_crash_is_no_row(tmp_path: Path, monkeypatch) -> None:
     folder = RunFolder(tmp_path)
-    for round in range(2):
-        folder.keep_round(RoundResult(round=round, accuracy=0.1, loss=2.3))
-    whole = (tmp_path / "history.csv").read_bytes()
-    (tmp_path / "history.csv").write_bytes(whole[:-3])
+    folder.keep_round(RoundResult(round=0, accuracy=0.1, loss=2.3))
+    with monkeypatch.context() as patch:
+        FaultyDisk(patch, tmp_path, 3, PowerCut())  # after the manifest's line
+        with pytest.raises(PowerCut):
+            folder.keep_round(RoundResult(round=1, accuracy=0.1, loss=2.3))
+    assert (tmp_path / "history.csv").read_text().count("\n") == 2
     assert [result.round for result in folder.history()] == [0]
     folder.keep_round(RoundResult(round=2, accuracy=0.1, loss=2.3))
     assert [result.round for result in folder.history()] == [0, 2]
+    whole = (tmp_path / "history.csv").read_bytes()
+    (tmp_path / "history.csv").write_bytes(whole[:-3])  # lost later
+    with pytest.raises(FedsimError, match="was changed or damaged"):
+        folder.history()
 
 
 def test_broken_and_missing_files_are_named(tmp_path: Path) -> None:
