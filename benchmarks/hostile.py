@@ -26,7 +26,9 @@ from types import SimpleNamespace
 
 import torch
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
+TESTS = str(Path(__file__).parents[1] / "tests")
+sys.path.append(TESTS)
+os.environ["PYTHONPATH"] = os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")])  # for Ray's processes
 
 from damages import damage, judged
 from faulty_disk import FaultyDisk, PowerCut

@@ -2,8 +2,8 @@
 
     python guardian.py PID FOLDER
 
-When the process PID is gone, everything that has FOLDER among its arguments or writes there is ended, and
-FOLDER is removed.
+When the process PID is gone, everything that has FOLDER among its arguments or a file of it open is ended,
+and FOLDER is removed.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ LAST = 5.0  # seconds for the last ones to be gone
 
 
 def processes_about(folder: str) -> list[int]:
-    """Return the other processes that have a folder in their arguments, or write their output there."""
+    """Return the other processes that have a folder in their arguments, or a file of it open."""
     numbers = [entry for entry in os.listdir("/proc") if entry.isdigit()] if os.path.isdir("/proc") else []
     return [int(entry) for entry in numbers if int(entry) != os.getpid() and _is_about(entry, folder)]
 
@@ -27,8 +27,8 @@ def _is_about(process: str, folder: str) -> bool:
     with contextlib.suppress(OSError), open(f"/proc/{process}/cmdline", "rb") as file:
         if os.fsencode(folder) in file.read():
             return True
-    for number in (1, 2):  # Ray's agents change their names
-        with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # Ray's agents change their names, and keep logs open
+        for number in os.listdir(f"/proc/{process}/fd"):
             if os.readlink(f"/proc/{process}/fd/{number}").startswith(folder):
                 return True
     return False
