@@ -26,9 +26,7 @@ from types import SimpleNamespace
 
 import torch
 
-TESTS = str(Path(__file__).parents[1] / "tests")
-sys.path.append(TESTS)
-os.environ["PYTHONPATH"] = os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")])  # for Ray's processes
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 from damages import damage, judged
 from faulty_disk import FaultyDisk, PowerCut
@@ -303,6 +301,7 @@ def main() -> None:
     parser.add_argument("number", nargs="?", type=int)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
+    os.environ["PYTHONPATH"] = os.pathsep.join([sys.path[-1], os.environ.get("PYTHONPATH", "")])  # for Ray
     for name, (part, usual) in parts.items():
         if chosen.part in (None, name):
             with tempfile.TemporaryDirectory(prefix="h", dir="/tmp") as folder:
