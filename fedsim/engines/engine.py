@@ -66,13 +66,12 @@ class Engine:
                     processes,
                     begun,
                 )
-            except (
-                KeyboardInterrupt
-            ) as stop:  # who is at it got the Ctrl-C, too, and may have something to show
+            except KeyboardInterrupt as stop:  # who is at it got it, too, and may have something to show
                 pool.shutdown(wait=False, cancel_futures=True)
                 if type(stop) is not KeyboardInterrupt:  # a signal to this process alone
                     for child in set(active_children()) - set(others):
-                        os.kill(child.pid or 0, signal.SIGINT)
+                        if child.pid is not None:
+                            os.kill(child.pid, signal.SIGINT)
                 deadline = time.monotonic() + GRACE
                 try:
                     for future in begun:
