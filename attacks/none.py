@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from fedsim.interfaces import Attack
-from fedsim.types import Observation, Reconstruction, Task
+from fedsim.core.interfaces import Attack
+from fedsim.core.types import Observation, Reconstruction, Task
 
 
 class NoAttack(Attack):

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import torch
 
-from fedsim import build
-from fedsim.client import ClientSetup
+from fedsim.config import build
+from fedsim.core.training import batch_gradient, load_weights
 from fedsim.data.batches import batch_indices
-from fedsim.experiment import play
-from fedsim.runfolder import RunFolder
-from fedsim.training import batch_gradient, load_weights
+from fedsim.flower.client import ClientSetup
+from fedsim.lab.experiment import play
+from fedsim.storage.runfolder import RunFolder
 
 OVERRIDES = (
     "data=cifar10_small",

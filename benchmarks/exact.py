@@ -12,20 +12,20 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from fedsim import build
+from fedsim.config import build
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Attack
+from fedsim.core.randomness import generator
+from fedsim.core.training import batch_gradient
+from fedsim.core.types import Observation, Task, Truth
 from fedsim.data.cifar10_small import cifar10_small
 from fedsim.data.images import Dataset
 from fedsim.data.mnist_small import mnist_small
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Attack
 from fedsim.metrics.psnr import PSNR
 from fedsim.models.layers import Normalize
 from fedsim.models.lenet5 import lenet5
 from fedsim.models.lenet_zhu import lenet_zhu
 from fedsim.models.mlp import mlp
-from fedsim.randomness import generator
-from fedsim.training import batch_gradient
-from fedsim.types import Observation, Task, Truth
 
 EXACT = 100.0  # dB
 

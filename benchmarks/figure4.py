@@ -14,10 +14,10 @@ import statistics
 import torch
 from scipy.stats import t as student
 
-from fedsim import build
+from fedsim.config import build
+from fedsim.core.training import batch_gradient
+from fedsim.core.types import Observation, Truth
 from fedsim.metrics.psnr import PSNR
-from fedsim.training import batch_gradient
-from fedsim.types import Observation, Truth
 
 SETTINGS = {  # data, iterations, share of the batches: a step on ResNet-18 takes seconds
     "fcn3": ("mnist_small", 1500, 1.0),

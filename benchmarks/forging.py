@@ -14,27 +14,27 @@ from math import comb
 import torch
 from torch import Tensor, nn
 
-from attacks.integrity.forging.brute_force import colliding, example_gradients
-from attacks.integrity.forging.first_layer import first_layer
-from attacks.integrity.forging.gauss_newton import GaussNewton
-from attacks.integrity.forging.greedy import Greedy
-from attacks.integrity.forging.lattice import Lattice
-from attacks.integrity.forging.parallelogram import Parallelogram, fours
-from attacks.integrity.forging.perturbation import Perturbation, invisible
-from defenses.integrity.proof.domain import domain_of
+from fedsim.attacks.integrity.forging.brute_force import colliding, example_gradients
+from fedsim.attacks.integrity.forging.first_layer import first_layer
+from fedsim.attacks.integrity.forging.gauss_newton import GaussNewton
+from fedsim.attacks.integrity.forging.greedy import Greedy
+from fedsim.attacks.integrity.forging.lattice import Lattice
+from fedsim.attacks.integrity.forging.parallelogram import Parallelogram, fours
+from fedsim.attacks.integrity.forging.perturbation import Perturbation, invisible
+from fedsim.core.interfaces import Challenge
+from fedsim.core.randomness import generator
+from fedsim.core.training import Batch, batch_gradient, exact_levels, sgd_step
+from fedsim.core.types import Task
 from fedsim.data.cifar10_small import cifar10_small
 from fedsim.data.images import Dataset
 from fedsim.data.mnist_small import mnist_small
 from fedsim.data.synthetic import synthetic
 from fedsim.data.tiny import tiny
-from fedsim.interfaces import Challenge
+from fedsim.defenses.integrity.proof.domain import domain_of
 from fedsim.models.lenet5 import lenet5
 from fedsim.models.lenet_zhu import lenet_zhu
 from fedsim.models.mlp import mlp
 from fedsim.models.softmax import softmax
-from fedsim.randomness import generator
-from fedsim.training import Batch, batch_gradient, exact_levels, sgd_step
-from fedsim.types import Task
 
 RATE = 0.01
 SEED = 500  # batches that were not looked at while the attacks were made

@@ -33,12 +33,12 @@ from faulty_disk import FaultyDisk, PowerCut
 from mutations import play_mutated
 
 import fedsim.report.run
-from fedsim import build
-from fedsim.errors import FedsimError
-from fedsim.experiment import Experiment, run
-from fedsim.resume import resume
-from fedsim.runfolder import COMPLETE, RunFolder
-from fedsim.types import Observation, Truth
+from fedsim.config import build
+from fedsim.core.errors import FedsimError
+from fedsim.core.types import Observation, Truth
+from fedsim.lab.experiment import Experiment, run
+from fedsim.lab.resume import resume
+from fedsim.storage.runfolder import COMPLETE, RunFolder
 
 SMALL = (
     "data=synthetic",
@@ -275,7 +275,7 @@ def observations(number: int, into: Path) -> None:
             folder.keep_truth(Truth(round=round, client=client, images=images, labels=labels))
     print(f"written in {time.perf_counter() - started:.0f} s", flush=True)
     started = time.perf_counter()
-    from fedsim.experiment import replay
+    from fedsim.lab.experiment import replay
 
     replay(experiment, folder, into / "replay")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

@@ -20,17 +20,17 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 from torch import Tensor, nn
 
-from fedsim import build
+from fedsim.config import build
+from fedsim.core.interfaces import Attack
+from fedsim.core.training import batch_gradient
+from fedsim.core.types import Observation
+from fedsim.core.vision import load_torchvision
 from fedsim.data.cifar10_small import cifar10_small
 from fedsim.data.images import Dataset
-from fedsim.interfaces import Attack
 from fedsim.metrics.image_matching import peak_signal_to_noise
 from fedsim.models.convnet import convnet
 from fedsim.models.lenet_zhu import lenet_zhu
 from fedsim.models.resnet import resnet
-from fedsim.training import batch_gradient
-from fedsim.types import Observation
-from fedsim.vision import load_torchvision
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "LeNetZhu": lenet_zhu,

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import torch
 
-from attacks.integrity.spoofing.inverse_gradient import SOLVERS, invert_step
-from defenses.integrity.proof.calibrate import costs
-from defenses.integrity.proof.central import batch_at, central_indices, train_centrally
-from defenses.integrity.proof.distances import distance
-from defenses.integrity.proof.initialisation import initial_problem
-from defenses.integrity.proof.proof_of_learning import ProofOfLearning
-from fedsim import build
-from fedsim.interfaces import CentralTraining
-from fedsim.training import load_weights, sgd_step, weights_of
+from fedsim.attacks.integrity.spoofing.inverse_gradient import SOLVERS, invert_step
+from fedsim.config import build
+from fedsim.core.interfaces import CentralTraining
+from fedsim.core.training import load_weights, sgd_step, weights_of
+from fedsim.defenses.integrity.proof.calibrate import costs
+from fedsim.defenses.integrity.proof.central import batch_at, central_indices, train_centrally
+from fedsim.defenses.integrity.proof.distances import distance
+from fedsim.defenses.integrity.proof.initialisation import initial_problem
+from fedsim.defenses.integrity.proof.proof_of_learning import ProofOfLearning
 
 
 def training(folder: Path, *overrides: str) -> CentralTraining:

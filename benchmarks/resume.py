@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from fedsim.runfolder import RunFolder
+from fedsim.storage.runfolder import RunFolder
 
 KILLS = 20
 SETTINGS = (

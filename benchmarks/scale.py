@@ -25,10 +25,10 @@ def measured(*overrides: str) -> dict[str, float]:
 
 
 def one(*overrides: str) -> None:
-    from fedsim import build
-    from fedsim.assess import assess
-    from fedsim.experiment import play
-    from fedsim.runfolder import RunFolder
+    from fedsim.config import build
+    from fedsim.lab.assess import assess
+    from fedsim.lab.experiment import play
+    from fedsim.storage.runfolder import RunFolder
 
     few = (
         "federation.clients=3",

@@ -17,15 +17,18 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from attacks.privacy.stein.decomposition import diagonalise, least_squares, parafac_columns, powers
-from attacks.privacy.stein.moments import Units
-from attacks.privacy.stein.stein import estimate
-from fedsim import build
+from fedsim.attacks.privacy.stein.decomposition import diagonalise, least_squares, parafac_columns, powers
+from fedsim.attacks.privacy.stein.moments import Units
+from fedsim.attacks.privacy.stein.stein import estimate
+from fedsim.config import build
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Attack
+from fedsim.core.randomness import generator
+from fedsim.core.training import batch_gradient, load_weights
+from fedsim.core.types import Observation, Reconstruction, Task, Truth, Weights
 from fedsim.data.cifar10_small import cifar10_small
 from fedsim.data.images import Dataset
 from fedsim.data.mnist_small import mnist_small
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Attack
 from fedsim.metrics.class_rows import match_rows
 from fedsim.metrics.psnr import PSNR
 from fedsim.models.fcn3 import fcn3
@@ -33,9 +36,6 @@ from fedsim.models.last_linear import layer_inputs
 from fedsim.models.layers import activation_layer
 from fedsim.models.lenet5 import lenet5
 from fedsim.models.two_layer import two_layer
-from fedsim.randomness import generator
-from fedsim.training import batch_gradient, load_weights
-from fedsim.types import Observation, Reconstruction, Task, Truth, Weights
 
 Change = Callable[[Weights, torch.Generator], Weights]
 FIRST_SEED = 7000  # none of these was run before the attack was as it is

@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsim import __version__, environment
-from fedsim.errors import FedsimError, in_words, printable
+from fedsim import __version__
+from fedsim.core import environment
+from fedsim.core.errors import FedsimError, in_words, printable
 
 if TYPE_CHECKING:
-    from fedsim.runfolder import RunFolder
+    from fedsim.storage.runfolder import RunFolder
 
 HELP = """\
 fedsim: a federated-learning attack laboratory.
@@ -128,15 +129,15 @@ def _experiment() -> None:
     from hydra.types import RunMode
     from omegaconf.errors import OmegaConfBaseException
 
-    from fedsim.catalog import config_dir
+    from fedsim.config.catalog import config_dir
 
     failures: list[Exception] = []
     sweep: list[Path] = []  # the sweep's folder, once a run of it has begun
 
     @hydra.main(config_path=str(config_dir()), config_name="config", version_base="1.3")
     def task(config: Any) -> float | None:
-        from fedsim import build
-        from fedsim.experiment import record_failure, run
+        from fedsim.config import build
+        from fedsim.lab.experiment import record_failure, run
 
         path = Path(HydraConfig.get().runtime.output_dir)
         sweeping = HydraConfig.get().mode == RunMode.MULTIRUN
@@ -193,7 +194,7 @@ def _objective(folder: "RunFolder", name: str | None) -> float | None:
 
 def _say_what_is_left(folder: Path) -> None:
     """After a run that did not complete, print its folder; remove one that Hydra made for nothing."""
-    from fedsim.runfolder import COMPLETE, RunFolder
+    from fedsim.storage.runfolder import COMPLETE, RunFolder
 
     if (folder / "config.yaml").exists():
         if RunFolder(folder).status != COMPLETE:
@@ -206,7 +207,7 @@ def _say_what_is_left(folder: Path) -> None:
 
 
 def _list(arguments: Sequence[str]) -> None:
-    from fedsim.catalog import GROUPS, catalog_text
+    from fedsim.config.catalog import GROUPS, catalog_text
 
     if unknown := [name for name in arguments if name not in GROUPS]:
         raise FedsimError(f"unknown group {unknown[0]!r}: expected some of {', '.join(GROUPS)}")
@@ -216,7 +217,7 @@ def _list(arguments: Sequence[str]) -> None:
 def _report(arguments: Sequence[str]) -> None:
     from fedsim.report.run import write_report
     from fedsim.report.sweep import run_folders, write_sweep_report
-    from fedsim.runfolder import RunFolder
+    from fedsim.storage.runfolder import RunFolder
 
     if not arguments:
         raise FedsimError("expected a run folder or a sweep's folder: fedsim report DIR ...")
@@ -235,10 +236,11 @@ def _report(arguments: Sequence[str]) -> None:
 
 
 def _replay(arguments: Sequence[str]) -> None:
-    from fedsim import build, tapped
-    from fedsim.experiment import replay
-    from fedsim.runfolder import RunFolder
-    from fedsim.trust import check_trusted
+    from fedsim.config import build
+    from fedsim.config.trust import check_trusted
+    from fedsim.lab import tapped
+    from fedsim.lab.experiment import replay
+    from fedsim.storage.runfolder import RunFolder
 
     if not arguments or ("=" in arguments[0] and not Path(arguments[0]).is_dir()):
         raise FedsimError("expected a run folder first: fedsim replay RUN [attack=...] [metric=[...]]")
@@ -262,10 +264,11 @@ def _replay(arguments: Sequence[str]) -> None:
 
 
 def _resume(arguments: Sequence[str]) -> None:
-    from fedsim import build, tapped
-    from fedsim.resume import resume
-    from fedsim.runfolder import COMPLETE, RunFolder
-    from fedsim.trust import check_trusted
+    from fedsim.config import build
+    from fedsim.config.trust import check_trusted
+    from fedsim.lab import tapped
+    from fedsim.lab.resume import resume
+    from fedsim.storage.runfolder import COMPLETE, RunFolder
 
     others, allowed = _permitted(arguments[1:])
     if not arguments or others or ("=" in arguments[0] and not Path(arguments[0]).is_dir()):
@@ -294,9 +297,9 @@ def _permitted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 def _compare(arguments: Sequence[str]) -> None:
     from datetime import datetime
 
-    from fedsim.compare import compare, parse
+    from fedsim.lab.compare import compare, parse
     from fedsim.report.comparison import write_comparison
-    from fedsim.storage import Storage
+    from fedsim.storage.folder import Storage
 
     grid, folder, jobs = parse(arguments)
     folder = folder or Path(f"runs/{datetime.now():%Y-%m-%d/%H-%M-%S}_comparison")
@@ -316,8 +319,8 @@ def _compare(arguments: Sequence[str]) -> None:
 
 
 def _prove(arguments: Sequence[str]) -> None:
-    from fedsim import build
-    from fedsim.storage import Storage
+    from fedsim.config import build
+    from fedsim.storage.folder import Storage
 
     audit, training, config = _central(arguments)
     path = audit.prove_training(training)
@@ -354,8 +357,8 @@ def _calibrate(arguments: Sequence[str]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from fedsim.files import csv_text
-    from fedsim.storage import Storage
+    from fedsim.storage.files import csv_text
+    from fedsim.storage.folder import Storage
 
     audit, training, _ = _central(arguments)
     findings = [asdict(finding) for finding in audit.calibrate(training)]
@@ -374,10 +377,10 @@ def _forge(arguments: Sequence[str]) -> None:
         return
     import torch
 
-    from fedsim import build
-    from fedsim.forge import Move, play
+    from fedsim.config import build
+    from fedsim.integrity.forge import Move, play
     from fedsim.report.forging import print_moves, refutation, write_forging
-    from fedsim.storage import Storage
+    from fedsim.storage.folder import Storage
 
     overrides = [argument for argument in arguments if argument not in ("-m", "--multirun")]
     named = {override.partition("=")[0] for override in overrides}
@@ -408,7 +411,7 @@ def _forge(arguments: Sequence[str]) -> None:
 def _keys(arguments: Sequence[str]) -> None:
     if len(arguments) != 1 or "=" in arguments[0]:
         raise FedsimError("expected a folder: fedsim keys DIR")
-    from fedsim import build
+    from fedsim.config import build
 
     build.auditor(build.compose(["audit=proof_of_learning", "name=keys"])).make_keys(Path(arguments[0]))
     print("each keeps its .secret and gives its .public to the other")
@@ -419,7 +422,7 @@ def _central(arguments: Sequence[str]) -> Any:
     """Build what the commands around proofs work with, from Hydra overrides."""
     import torch
 
-    from fedsim import build
+    from fedsim.config import build
 
     chosen = [] if any(a.startswith("audit=") for a in arguments) else ["audit=proof_of_learning"]
     config, folder = build.compose_with_folder([*chosen, "name=proof", *arguments])

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedsim import build
 from fedsim.cli import main
+from fedsim.config import build
+from fedsim.core.training import batch_gradient
+from fedsim.core.types import Observation
 from fedsim.data.images import Dataset
-from fedsim.experiment import Experiment, run
-from fedsim.runfolder import RunFolder
-from fedsim.training import batch_gradient
-from fedsim.types import Observation
+from fedsim.lab.experiment import Experiment, run
+from fedsim.storage.runfolder import RunFolder
 
 SMALL = (
     "data=synthetic",

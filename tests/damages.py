@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedsim.cli import main
-from fedsim.runfolder import RunFolder
+from fedsim.storage.runfolder import RunFolder
 
 
 @dataclass(frozen=True)

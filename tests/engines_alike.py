@@ -2,7 +2,7 @@
 
 import torch
 
-from fedsim.runfolder import RunFolder
+from fedsim.storage.runfolder import RunFolder
 
 # Clients remember what sparsify left out: their state has to come through every engine's processes.
 ALIKE = (

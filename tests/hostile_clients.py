@@ -5,8 +5,8 @@ import sys
 import time
 from typing import NoReturn
 
-from fedsim.interfaces import Behaviour
-from fedsim.training import Claim, LocalWork, honest
+from fedsim.core.interfaces import Behaviour
+from fedsim.core.training import Claim, LocalWork, honest
 
 
 class Hostile(Behaviour):

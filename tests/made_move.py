@@ -2,9 +2,9 @@
 
 import torch
 
-from fedsim.forge import Move
-from fedsim.interfaces import StepVerdict
-from fedsim.training import Batch
+from fedsim.core.interfaces import StepVerdict
+from fedsim.core.training import Batch
+from fedsim.integrity.forge import Move
 
 
 def a_move(words: str, number: int) -> Move:

@@ -23,10 +23,10 @@ from flwr.app import (
 )
 from flwr.clientapp import ClientApp
 
-from fedsim.engines.engine import Apps, Engine
-from fedsim.experiment import Experiment, run
-from fedsim.server import RunningMean
-from fedsim.types import Weights
+from fedsim.core.types import Weights
+from fedsim.flower.engines.engine import Apps, Engine
+from fedsim.flower.server import RunningMean
+from fedsim.lab.experiment import Experiment, run
 
 NUMBERS = (0.0, -0.0, 1e-45, -1e-42, 1e-30, 1e3, 1e6, 1e12, 1e20, 1e30, -1e37, 3.3e38, -3.4e38)
 NUMBERS += (float("nan"), float("inf"), float("-inf"))

@@ -5,11 +5,11 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from fedsim.core.interfaces import Challenge
+from fedsim.core.randomness import generator
+from fedsim.core.training import Batch, batch_gradient
 from fedsim.data.synthetic import synthetic
-from fedsim.interfaces import Challenge
 from fedsim.models.mlp import mlp
-from fedsim.randomness import generator
-from fedsim.training import Batch, batch_gradient
 
 DATA = synthetic(shape=(1, 7, 7), num_classes=4, train_size=400, test_size=40)
 

@@ -17,11 +17,11 @@ from flwr.serverapp.strategy import (
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedsim import tapped
-from fedsim.engines.inline import InlineGrid, play_inline
-from fedsim.experiment import replay
-from fedsim.runfolder import RunFolder
-from fedsim.wiretap import Task, Wiretap
+from fedsim.flower.engines.inline import InlineGrid, play_inline
+from fedsim.flower.wiretap import Task, Wiretap
+from fedsim.lab import tapped
+from fedsim.lab.experiment import replay
+from fedsim.storage.runfolder import RunFolder
 
 TASK = Task(input_shape=(1, 4, 4), num_classes=3, mean=(0.4,), std=(0.3,))
 CLIENTS, ROUNDS, RATE = 3, 2, 0.05

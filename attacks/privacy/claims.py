@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedsim.errors import FedsimError
-from fedsim.types import Observation, Task
+from fedsim.core.errors import FedsimError
+from fedsim.core.types import Observation, Task
 
 MOST_EXAMPLES = 2**24  # of more, one is less than what float32 rounds off their mean gradient
 MOST_STEPS = 10_000  # that some attacks play one by one

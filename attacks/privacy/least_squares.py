@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from fedsim.errors import FedsimError
+from fedsim.core.errors import FedsimError
 
 
 def fit(matrix: Tensor, target: Tensor) -> Tensor:

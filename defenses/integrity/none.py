@@ -1,6 +1,6 @@
 """No audit: every reply counts."""
 
-from fedsim.interfaces import Audit
+from fedsim.core.interfaces import Audit
 
 
 class NoAudit(Audit):

@@ -4,9 +4,9 @@ import math
 
 from torch import Generator
 
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Defense
-from fedsim.types import Kind, Weights
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Defense
+from fedsim.core.types import Kind, Weights
 
 SCOPES = ("model", "tensor")
 

@@ -10,9 +10,9 @@ from torch import Generator, Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Defense, LocalStep
-from fedsim.types import KnownDefense, Observation, Weights
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Defense, LocalStep
+from fedsim.core.types import KnownDefense, Observation, Weights
 
 ACCOUNTANTS = ("rdp", "prv")
 ROOM = 2**26  # entries of per-example gradients that are held at once

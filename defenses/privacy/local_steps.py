@@ -5,9 +5,9 @@ Paper: McMahan et al., Communication-Efficient Learning of Deep Networks (AISTAT
 
 import dataclasses
 
-from fedsim.errors import FedsimError
-from fedsim.federation import Federation
-from fedsim.interfaces import Defense
+from fedsim.core.errors import FedsimError
+from fedsim.core.federation import Federation
+from fedsim.core.interfaces import Defense
 
 
 class LocalSteps(Defense):

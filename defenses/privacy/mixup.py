@@ -9,8 +9,8 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Defense
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Defense
 
 
 class Mixup(Defense):

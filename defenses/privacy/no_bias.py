@@ -3,9 +3,9 @@
 import torch
 from torch import Generator
 
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Defense
-from fedsim.types import Kind, KnownDefense, Observation, Weights
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Defense
+from fedsim.core.types import Kind, KnownDefense, Observation, Weights
 
 
 class NoBias(Defense):

@@ -9,9 +9,9 @@ import math
 import torch
 from torch import Generator, Tensor
 
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Defense
-from fedsim.types import Kind, Weights
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Defense
+from fedsim.core.types import Kind, Weights
 
 METHODS = ("qsgd", "sign", "float16", "bfloat16")
 

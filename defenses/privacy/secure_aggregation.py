@@ -6,7 +6,7 @@ The sum is exact and no masks are exchanged: the outcome of the protocol is play
 SecAgg+ of Flower rounds the replies and speaks the older fit messages, which gradients do not fit in.
 """
 
-from fedsim.interfaces import Defense
+from fedsim.core.interfaces import Defense
 
 
 class SecureAggregation(Defense):

@@ -7,10 +7,10 @@ Paper: Sun et al., Soteria: Provable Defense against Privacy Leakage in Federate
 import torch
 from torch import Generator, Tensor, nn
 
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Defense, LocalStep
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Defense, LocalStep
+from fedsim.core.types import KnownDefense, Observation, Weights
 from fedsim.models.last_linear import last_linear_name
-from fedsim.types import KnownDefense, Observation, Weights
 
 
 class Soteria(Defense):

@@ -6,9 +6,9 @@ Paper: Lin et al., Deep Gradient Compression (ICLR 2018); as a defence in Ma et 
 import torch
 from torch import Generator, Tensor
 
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Defense
-from fedsim.types import Kind, KnownDefense, Observation, Weights
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Defense
+from fedsim.core.types import Kind, KnownDefense, Observation, Weights
 
 CHOICES = ("largest", "random")
 SCOPES = ("tensor", "model")

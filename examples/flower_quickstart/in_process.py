@@ -5,9 +5,9 @@ from pathlib import Path
 
 from quickstart import client_app, server_app, task
 
-from fedsim.engines.grid import FIRST_NODE
-from fedsim.engines.inline import play_inline
-from fedsim.wiretap import keep_truth
+from fedsim.flower.engines.grid import FIRST_NODE
+from fedsim.flower.engines.inline import play_inline
+from fedsim.flower.wiretap import keep_truth
 
 CLIENTS = 4
 

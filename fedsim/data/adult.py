@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fedsim.core.errors import FedsimError
+from fedsim.core.types import Task
 from fedsim.data.images import ArrayImages, Dataset
-from fedsim.errors import FedsimError
-from fedsim.types import Task
 
 TABLE_MEAN, TABLE_STD = (0.094,), (0.277,)  # of all pixels: most are the zeros of one-hot columns
 

@@ -3,10 +3,8 @@
 import torch
 from torch import Generator, Tensor
 
-from fedsim.errors import FedsimError
-from fedsim.randomness import generator
-
-LAYOUTS = ("natural", "uniform", "one_per_class", "repeated", "extreme")
+from fedsim.core.errors import FedsimError
+from fedsim.core.randomness import generator
 
 
 def batch_indices(

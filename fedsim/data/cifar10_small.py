@@ -6,8 +6,8 @@ Origin: Krizhevsky, Learning multiple layers of features from tiny images (2009)
 import numpy as np
 from PIL import Image
 
+from fedsim.core.types import Task
 from fedsim.data.images import ASSETS, Dataset, array_images
-from fedsim.types import Task
 
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR10_STD = (0.2470, 0.2435, 0.2616)

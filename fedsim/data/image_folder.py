@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 from PIL import Image
 
+from fedsim.core.errors import FedsimError
+from fedsim.core.types import Task
 from fedsim.data.images import Dataset, FileImages
-from fedsim.errors import FedsimError
-from fedsim.types import Task
 
 _ENDINGS = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
 

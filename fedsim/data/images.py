@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from fedsim.errors import FedsimError
-from fedsim.types import Task
+from fedsim.core.errors import FedsimError
+from fedsim.core.types import Task
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
+from fedsim.core.errors import FedsimError
+from fedsim.core.types import Task
 from fedsim.data.images import ArrayImages, Dataset
 from fedsim.data.text import TEXT_MEAN, TEXT_STD, byte_images
-from fedsim.errors import FedsimError
-from fedsim.types import Task
 
 CLASSES = ("neg", "pos")
 

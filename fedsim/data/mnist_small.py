@@ -5,8 +5,8 @@ Origin: LeCun et al., Gradient-based learning applied to document recognition (1
 
 import numpy as np
 
+from fedsim.core.types import Task
 from fedsim.data.images import ASSETS, Dataset, array_images
-from fedsim.types import Task
 
 
 def mnist_small() -> Dataset:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fedsim.core.errors import FedsimError
+from fedsim.core.types import Task
 from fedsim.data.images import Dataset, array_images
-from fedsim.errors import FedsimError
-from fedsim.types import Task
 
 _ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 

@@ -6,10 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsim.errors import FedsimError
-from fedsim.randomness import derived_seed, generator
-
-PARTITIONS = ("iid", "dirichlet", "pathological")
+from fedsim.core.errors import FedsimError
+from fedsim.core.randomness import derived_seed, generator
 
 
 def partition(

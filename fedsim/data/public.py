@@ -2,10 +2,10 @@
 
 import torch
 
+from fedsim.core.errors import FedsimError
+from fedsim.core.randomness import generator
+from fedsim.core.types import PublicImages
 from fedsim.data.images import Dataset
-from fedsim.errors import FedsimError
-from fedsim.randomness import generator
-from fedsim.types import PublicImages
 
 
 def public_images(*, data: Dataset, size: int = 500, split: str = "test", seed: int = 0) -> PublicImages:

@@ -2,10 +2,10 @@
 
 import torch
 
+from fedsim.core.errors import FedsimError
+from fedsim.core.randomness import generator
+from fedsim.core.types import Task
 from fedsim.data.images import ArrayImages, Dataset
-from fedsim.errors import FedsimError
-from fedsim.randomness import generator
-from fedsim.types import Task
 
 
 def random_labels(*, data: Dataset, num_classes: int = 100, seed: int = 0) -> Dataset:

@@ -6,10 +6,10 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
+from fedsim.core.errors import FedsimError
+from fedsim.core.randomness import generator
+from fedsim.core.types import Task
 from fedsim.data.images import ArrayImages, Dataset
-from fedsim.errors import FedsimError
-from fedsim.randomness import generator
-from fedsim.types import Task
 
 
 def synthetic(

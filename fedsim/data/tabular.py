@@ -3,10 +3,10 @@
 import torch
 from torch import Generator, Tensor
 
+from fedsim.core.errors import FedsimError
+from fedsim.core.randomness import generator
 from fedsim.data.adult import COLUMNS, Choice, Number, table, table_pixels
 from fedsim.data.images import ArrayImages, Dataset
-from fedsim.errors import FedsimError
-from fedsim.randomness import generator
 
 _RICH = 0.25  # share of the second class, about Adult's
 _TRAITS = 4  # hidden properties of a person, that columns have in common

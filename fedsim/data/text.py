@@ -3,10 +3,10 @@
 import torch
 from torch import Generator, Tensor
 
+from fedsim.core.errors import FedsimError
+from fedsim.core.randomness import generator
+from fedsim.core.types import Task
 from fedsim.data.images import ArrayImages, Dataset
-from fedsim.errors import FedsimError
-from fedsim.randomness import generator
-from fedsim.types import Task
 
 TEXT_MEAN, TEXT_STD = (0.379,), (0.117,)  # of letters and blanks, for models that take them for pixels
 

@@ -7,9 +7,9 @@ from itertools import product
 
 import torch
 
+from fedsim.core.errors import FedsimError
+from fedsim.core.types import Task
 from fedsim.data.images import ArrayImages, Dataset
-from fedsim.errors import FedsimError
-from fedsim.types import Task
 
 MOST = 20_000
 

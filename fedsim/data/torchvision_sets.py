@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedsim.core.errors import FedsimError
+from fedsim.core.types import Task
+from fedsim.core.vision import load_torchvision
 from fedsim.data.cifar10_small import CIFAR10_MEAN, CIFAR10_STD
 from fedsim.data.images import ArrayImages, Dataset, FileImages, Images, array_images
-from fedsim.errors import FedsimError
-from fedsim.types import Task
-from fedsim.vision import load_torchvision
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional
 
-from fedsim.types import Score
+from fedsim.core.types import Score
 
 
 def cosine_score(name: str, guessed: Tensor | None, rows: Tensor | None, labels: Tensor) -> Score | None:

@@ -1,8 +1,8 @@
 """Relative error of embeddings that were recovered example by example."""
 
-from fedsim.interfaces import Metric
+from fedsim.core.interfaces import Metric
+from fedsim.core.types import Reconstruction, Score, Truth
 from fedsim.metrics.class_rows import match_rows
-from fedsim.types import Reconstruction, Score, Truth
 
 
 class EmbeddingError(Metric):

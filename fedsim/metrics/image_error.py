@@ -2,9 +2,9 @@
 
 from torch import Tensor
 
-from fedsim.interfaces import Metric
+from fedsim.core.interfaces import Metric
+from fedsim.core.types import Reconstruction, Score, Truth
 from fedsim.metrics.image_matching import image_score
-from fedsim.types import Reconstruction, Score, Truth
 
 
 class ImageError(Metric):

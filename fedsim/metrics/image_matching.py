@@ -6,8 +6,8 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from fedsim.errors import FedsimError
-from fedsim.types import Reconstruction, Score, Truth
+from fedsim.core.errors import FedsimError
+from fedsim.core.types import Reconstruction, Score, Truth
 
 GREY = 0.5  # the image that a guess without any information shows
 PSNR_CEILING = 200.0  # dB of equal images: an infinity would spoil every mean

@@ -1,8 +1,8 @@
 """Instance recall: what label number accuracy hides behind absent classes."""
 
-from fedsim.interfaces import Metric
+from fedsim.core.interfaces import Metric
+from fedsim.core.types import Reconstruction, Score, Truth
 from fedsim.metrics.label_counts import blind_counts, instance_recall, true_counts
-from fedsim.types import Reconstruction, Score, Truth
 
 
 class IRec(Metric):

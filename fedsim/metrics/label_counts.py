@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from fedsim.types import Truth
+from fedsim.core.types import Truth
 
 
 def true_counts(truth: Truth, num_classes: int) -> Tensor:

@@ -3,9 +3,9 @@
 Paper: Ma et al., Instance-wise Batch Label Restoration via Gradients in Federated Learning (ICLR 2023).
 """
 
-from fedsim.interfaces import Metric
+from fedsim.core.interfaces import Metric
+from fedsim.core.types import Reconstruction, Score, Truth
 from fedsim.metrics.label_counts import blind_counts, presence_accuracy, true_counts
-from fedsim.types import Reconstruction, Score, Truth
 
 
 class LeAcc(Metric):

@@ -12,11 +12,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional
 
+from fedsim.core.interfaces import Metric
+from fedsim.core.types import Reconstruction, Score, Truth
+from fedsim.core.vision import load_torchvision
 from fedsim.data.images import ASSETS
-from fedsim.interfaces import Metric
 from fedsim.metrics.image_matching import image_score
-from fedsim.types import Reconstruction, Score, Truth
-from fedsim.vision import load_torchvision
 
 ALEXNET_MINIMUM = 31  # pixels
 ENLARGED = 64

@@ -1,8 +1,8 @@
 """Peak signal-to-noise ratio of reconstructed images."""
 
-from fedsim.interfaces import Metric
+from fedsim.core.interfaces import Metric
+from fedsim.core.types import Reconstruction, Score, Truth
 from fedsim.metrics.image_matching import image_score, peak_signal_to_noise
-from fedsim.types import Reconstruction, Score, Truth
 
 
 class PSNR(Metric):

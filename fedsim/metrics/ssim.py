@@ -5,11 +5,11 @@ Paper: Wang et al., Image Quality Assessment: From Error Visibility to Structura
 
 from torch import Tensor
 
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Metric
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Metric
+from fedsim.core.types import Reconstruction, Score, Truth
+from fedsim.core.vision import load_torchvision
 from fedsim.metrics.image_matching import image_score
-from fedsim.types import Reconstruction, Score, Truth
-from fedsim.vision import load_torchvision
 
 
 class SSIM(Metric):

@@ -1,10 +1,8 @@
 """BatchNorm as a federation's clients run it: on running statistics, or on those of the private batch."""
 
-from typing import Literal
-
 from torch import nn
 
-BatchNormMode = Literal["eval", "train"]
+from fedsim.core.types import BatchNormMode
 
 
 def set_batch_norm(model: nn.Module, mode: BatchNormMode) -> None:

@@ -7,9 +7,9 @@ from collections import OrderedDict
 
 from torch import nn
 
-from fedsim.errors import FedsimError
+from fedsim.core.errors import FedsimError
+from fedsim.core.types import Task
 from fedsim.models.layers import Normalize, activation_layer, flat_size
-from fedsim.types import Task
 
 
 def convnet(task: Task, *, width: int = 64, activation: str = "relu", batch_norm: bool = True) -> nn.Module:

@@ -5,8 +5,8 @@ Paper: Ma et al., Instance-wise Batch Label Restoration via Gradients in Federat
 
 from torch import nn
 
+from fedsim.core.types import Task
 from fedsim.models.mlp import mlp
-from fedsim.types import Task
 
 
 def fcn3(task: Task, *, activation: str = "relu") -> nn.Module:

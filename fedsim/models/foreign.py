@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedsim.errors import FedsimError, in_words
-from fedsim.types import Observation, Task, Weights
+from fedsim.core.errors import FedsimError, in_words
+from fedsim.core.types import Observation, Task, Weights
 
 REMEDY = "Remedy: the class that the clients train; model.NAME=VALUE gives its arguments."
 

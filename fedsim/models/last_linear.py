@@ -8,8 +8,8 @@ import functools
 import torch
 from torch import Tensor, nn
 
-from fedsim.errors import FedsimError
-from fedsim.types import Weights
+from fedsim.core.errors import FedsimError
+from fedsim.core.types import Weights
 
 
 @functools.lru_cache(maxsize=4)

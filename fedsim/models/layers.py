@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from fedsim.errors import FedsimError
-from fedsim.types import Task
+from fedsim.core.errors import FedsimError
+from fedsim.core.types import Task
 
 
 class Square(nn.Module):

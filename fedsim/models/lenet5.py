@@ -7,8 +7,8 @@ from collections import OrderedDict
 
 from torch import nn
 
+from fedsim.core.types import Task
 from fedsim.models.layers import Normalize, activation_layer, flat_size
-from fedsim.types import Task
 
 
 def lenet5(task: Task, *, activation: str = "relu") -> nn.Module:

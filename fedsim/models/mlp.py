@@ -5,9 +5,9 @@ from math import prod
 
 from torch import nn
 
-from fedsim.errors import FedsimError
+from fedsim.core.errors import FedsimError
+from fedsim.core.types import Task
 from fedsim.models.layers import Normalize, activation_layer
-from fedsim.types import Task
 
 
 def mlp(task: Task, *, depth: int = 3, width: int = 300, activation: str = "relu") -> nn.Module:

@@ -7,10 +7,10 @@ from collections import OrderedDict
 
 from torch import nn
 
-from fedsim.errors import FedsimError
+from fedsim.core.errors import FedsimError
+from fedsim.core.types import Task
+from fedsim.core.vision import load_torchvision
 from fedsim.models.layers import Normalize
-from fedsim.types import Task
-from fedsim.vision import load_torchvision
 
 
 def resnet(task: Task, *, depth: int = 18, variant: str = "auto") -> nn.Module:

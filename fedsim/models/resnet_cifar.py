@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedsim.errors import FedsimError
+from fedsim.core.errors import FedsimError
+from fedsim.core.types import Task
 from fedsim.models.layers import Normalize
-from fedsim.types import Task
 
 
 class Block(nn.Module):

@@ -5,8 +5,8 @@ from math import prod
 
 from torch import nn
 
+from fedsim.core.types import Task
 from fedsim.models.layers import Normalize
-from fedsim.types import Task
 
 
 def softmax(task: Task) -> nn.Module:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedsim.errors import FedsimError
-from fedsim.types import Task
+from fedsim.core.errors import FedsimError
+from fedsim.core.types import Task
 
 
 def transformer(task: Task, *, depth: int = 5, width: int = 96, heads: int = 4) -> nn.Module:

@@ -5,9 +5,9 @@ Paper: Wang, Lee and Lei, Reconstructing Training Data from Model Gradient, Prov
 
 from torch import nn
 
-from fedsim.errors import FedsimError
+from fedsim.core.errors import FedsimError
+from fedsim.core.types import Task
 from fedsim.models.mlp import mlp
-from fedsim.types import Task
 
 
 def two_layer(task: Task, *, width: int = 512, activation: str = "tanh", bias: float = 0.5) -> nn.Module:

@@ -7,11 +7,11 @@ from collections import OrderedDict
 
 from torch import nn
 
-from fedsim.errors import FedsimError
+from fedsim.core.errors import FedsimError
+from fedsim.core.types import Task
+from fedsim.core.vision import load_torchvision
 from fedsim.models.layers import Normalize
 from fedsim.models.resnet import fit_first_convolution, is_small
-from fedsim.types import Task
-from fedsim.vision import load_torchvision
 
 
 def vgg(task: Task, *, depth: int = 16, variant: str = "auto") -> nn.Module:

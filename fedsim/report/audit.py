@@ -12,8 +12,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from scipy.stats import binomtest
 
+from fedsim.core.types import Verdict
 from fedsim.report.figures import INK, literal
-from fedsim.types import Verdict
 
 KINDS = {  # what a verdict was worth, and its colour
     "honest, accepted": "#e3f1e5",

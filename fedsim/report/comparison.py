@@ -9,14 +9,14 @@ from matplotlib.figure import Figure
 from scipy.stats import t as student
 from torch import Tensor
 
-from fedsim.compare import Choice, Grid, has_result
-from fedsim.errors import printable, shortened
-from fedsim.files import csv_text
+from fedsim.core.errors import printable, shortened
+from fedsim.lab.compare import Choice, Grid, has_result
 from fedsim.metrics.image_matching import match_to_truth, peak_signal_to_noise
 from fedsim.report.figures import curves_figure, heat_figure, rows_figure, scatter_figure
 from fedsim.report.page import write_page
-from fedsim.runfolder import COMPLETE, RunFolder, as_figure
-from fedsim.storage import Storage
+from fedsim.storage.files import csv_text
+from fedsim.storage.folder import Storage
+from fedsim.storage.runfolder import COMPLETE, RunFolder, as_figure
 
 AUDITED = ("detection", "false_rejects", "recomputed")
 # Of a defence, whatever attacks it.

@@ -13,8 +13,8 @@ from matplotlib.text import Annotation
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from fedsim.errors import printable
-from fedsim.types import RoundResult
+from fedsim.core.errors import printable
+from fedsim.core.types import RoundResult
 
 TRUE, GUESSED = "#9aa5b1", "#d64545"
 INK = "#323f4b"

@@ -17,12 +17,12 @@ from rich.text import Text
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from fedsim.errors import printable
-from fedsim.files import csv_text
-from fedsim.forge import Move
+from fedsim.core.errors import printable
+from fedsim.integrity.forge import Move
 from fedsim.report.figures import INK, literal, wrapped
 from fedsim.report.page import as_file_name, write_page
-from fedsim.storage import Storage
+from fedsim.storage.files import csv_text
+from fedsim.storage.folder import Storage
 
 SHOWN = 10  # images of a batch in a picture
 COLOURS = ("#d64545", "#3f7cac", "#e8a33d", "#7fb685", "#8d6a9f", "#4d9078", "#b56576", "#323f4b")

@@ -13,9 +13,9 @@ from urllib.parse import quote
 import jinja2
 from matplotlib.figure import Figure
 
-from fedsim.errors import printable
-from fedsim.runfolder import as_figure
-from fedsim.storage import Storage
+from fedsim.core.errors import printable
+from fedsim.storage.folder import Storage
+from fedsim.storage.runfolder import as_figure
 
 
 def write_page(path: Path, template: str, figures: dict[str, Figure], **values: Any) -> Path:

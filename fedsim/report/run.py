@@ -10,7 +10,8 @@ import torch
 import yaml
 from matplotlib.figure import Figure
 
-from fedsim.errors import FedsimError, shortened
+from fedsim.core.errors import FedsimError, shortened
+from fedsim.core.types import ALL, Reconstruction, Truth
 from fedsim.metrics.image_matching import match_to_truth, peak_signal_to_noise
 from fedsim.metrics.lpips import perceptual_distance
 from fedsim.report import audit
@@ -25,8 +26,7 @@ from fedsim.report.figures import (
     trace_figure,
 )
 from fedsim.report.page import write_page
-from fedsim.runfolder import RunFolder, ScoreRow, metric_lines
-from fedsim.types import ALL, Reconstruction, Truth
+from fedsim.storage.runfolder import RunFolder, ScoreRow, metric_lines
 
 SHOWN = 6  # clients whose pictures and labels are drawn
 PICTURES = 10  # images of each

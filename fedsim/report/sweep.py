@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import yaml
 from hydra.experimental.callback import Callback
 
-from fedsim.errors import in_words, printable, shortened
-from fedsim.files import csv_text
-from fedsim.runfolder import RunFolder
-from fedsim.storage import Storage
+from fedsim.core.errors import in_words, printable, shortened
+from fedsim.storage.files import csv_text
+from fedsim.storage.folder import Storage
+from fedsim.storage.runfolder import RunFolder
 
 
 class SweepReport(Callback):

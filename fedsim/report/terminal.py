@@ -4,8 +4,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedsim.errors import printable
-from fedsim.runfolder import RunFolder, as_figure
+from fedsim.core.errors import printable
+from fedsim.storage.runfolder import RunFolder, as_figure
 
 
 def print_summary(folder: RunFolder) -> None:

@@ -28,8 +28,8 @@ def requirements(texts: list[str]) -> Iterator[Requirement]:
             yield from requirements(PROJECT["optional-dependencies"][extra])
 
 
-INSTALLED_BY_MAKE = list(requirements([*PROJECT["dependencies"], "fedsim[dev]"]))
-ALL = [*INSTALLED_BY_MAKE, *requirements(["fedsim[peers]"])]
+INSTALLED_BY_MAKE = list(requirements([*PROJECT["dependencies"], f"{PROJECT['name']}[dev]"]))
+ALL = [*INSTALLED_BY_MAKE, *requirements([f"{PROJECT['name']}[peers]"])]
 
 
 def pins(file: str) -> dict[str, Version]:

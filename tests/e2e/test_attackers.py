@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fedsim.errors import FedsimError
-from fedsim.runfolder import RunFolder
+from fedsim.core.errors import FedsimError
+from fedsim.storage.runfolder import RunFolder
 
 SLOW = ("attack=ig", "attack.optimiser.iterations=30", "metric=[psnr,lnacc]", "federation.rounds=1")
 

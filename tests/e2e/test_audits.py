@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from defenses.integrity.proof import ledger
-from defenses.integrity.proof.central import make_keys
-from fedsim.errors import FedsimError
-from fedsim.runfolder import RunFolder
+from fedsim.core.errors import FedsimError
+from fedsim.defenses.integrity.proof import ledger
+from fedsim.defenses.integrity.proof.central import make_keys
+from fedsim.storage.runfolder import RunFolder
 
 AUDITED = ("federation=fedavg", "federation.local_steps=4", "audit=proof_of_learning", "attack=none")
 CHEATS = {  # by which check each is caught
@@ -99,11 +99,13 @@ def test_an_audit_uses_the_batch_statistics_that_clients_use(play_small) -> None
 
 
 def test_a_client_that_discloses_more_examples_than_it_proves_is_rejected(play_small, monkeypatch) -> None:
-    import fedsim.client
+    import fedsim.flower.client
 
-    real = fedsim.client.MetricRecord
+    real = fedsim.flower.client.MetricRecord
     monkeypatch.setattr(
-        fedsim.client, "MetricRecord", lambda told: real({**told, "num_examples": 10**9} if told else told)
+        fedsim.flower.client,
+        "MetricRecord",
+        lambda told: real({**told, "num_examples": 10**9} if told else told),
     )
     played = play_small(*AUDITED)
     assert {verdict.check for verdict in played.verdicts()} == {"settings"}
@@ -168,7 +170,7 @@ def test_wrong_settings_are_refused(play_small, settings: list[str], words: str)
 
 @pytest.mark.parametrize("content", [b"", b"FEDSIMPL", b"\xff" * 1000, "text", 7, [1, 2]])
 def test_what_is_no_proof_is_a_verdict_and_no_crash(play_small, monkeypatch, content: object) -> None:
-    from fedsim.interfaces import Behaviour
+    from fedsim.core.interfaces import Behaviour
 
     monkeypatch.setattr(Behaviour, "send", lambda self, proof, previous: content)
     played = play_small(*AUDITED)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fedsim.compare import parse
-from fedsim.errors import FedsimError
+from fedsim.core.errors import FedsimError
+from fedsim.lab.compare import parse
 from fedsim.report.comparison import Entry, pareto
 
 SMALL = (

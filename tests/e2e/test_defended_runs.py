@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from defenses.privacy.sparsify import sparsify
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Attack, Defense
-from fedsim.runfolder import RunFolder
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Attack, Defense
+from fedsim.defenses.privacy.sparsify import sparsify
+from fedsim.storage.runfolder import RunFolder
 
 
 def metrics(folder: RunFolder) -> dict[str, float]:
@@ -48,7 +48,7 @@ def test_local_defences_act_at_every_step(play_small, mode: str) -> None:
 
 
 def test_a_defence_that_changes_the_form_fails_closed(play_small, monkeypatch) -> None:
-    from defenses.privacy.noise import Noise
+    from fedsim.defenses.privacy.noise import Noise
 
     monkeypatch.setattr(Noise, "on_reply", lambda self, reply, kind, random: dict(list(reply.items())[1:]))
     with pytest.raises(Exception, match=r"a defence changed the form of the reply: missing tensor"):
@@ -140,7 +140,7 @@ class Curious(Attack):
     ],
 )
 def test_attackers_know_of_defences_what_the_threat_model_says(play_small, monkeypatch, choice, told) -> None:
-    from attacks.privacy.labels.ilrg import ILRG
+    from fedsim.attacks.privacy.labels.ilrg import ILRG
 
     monkeypatch.setattr(ILRG, "run", Curious().run)
     with pytest.raises(FedsimError, match=f"told: .*{told}"):

@@ -12,12 +12,12 @@ import pytest
 from engines_alike import ALIKE, same
 from omegaconf import OmegaConf
 
-from fedsim import build
-from fedsim.engines.deploy import Deploy, free_ports
-from fedsim.engines.processes import Processes
-from fedsim.errors import FedsimError
-from fedsim.resume import resume
-from fedsim.runfolder import RunFolder
+from fedsim.config import build
+from fedsim.core.errors import FedsimError
+from fedsim.flower.engines.deploy import Deploy, free_ports
+from fedsim.flower.engines.processes import Processes
+from fedsim.lab.resume import resume
+from fedsim.storage.runfolder import RunFolder
 
 TWO = ("federation.clients=2",)
 

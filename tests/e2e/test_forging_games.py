@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from fedsim import build
-from fedsim.errors import FedsimError
-from fedsim.files import read_tensors
-from fedsim.forge import play
-from fedsim.interfaces import Challenge, Forgery
+from fedsim.config import build
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.training import Batch
+from fedsim.integrity.forge import play
 from fedsim.report.forging import correlations, refutation, write_forging
-from fedsim.training import Batch
+from fedsim.storage.files import read_tensors
 
 SMALL = (
     "data=synthetic",
@@ -214,7 +214,7 @@ def test_forgers_in_rounds_claim_other_data(play_small, forgery: str, caught: fl
         "attack=none",
         "client=[forger]",
         "client.forger.share=0.34",
-        f"client.forger.forgery._target_=attacks.integrity.forging.{forgery}",
+        f"client.forger.forgery._target_=fedsim.attacks.integrity.forging.{forgery}",
     )
     (cheater,) = played.cheats()
     assert played.summary()["metrics"]["detection"] == caught

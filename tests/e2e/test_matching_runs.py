@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from attacks.privacy.matching.watch import Watch
-from fedsim.runfolder import RunFolder
+from fedsim.attacks.privacy.matching.watch import Watch
+from fedsim.storage.runfolder import RunFolder
 
 IMAGES = ("model=mlp", "model.width=40", "federation.rounds=1", "metric=[lnacc,psnr,ssim,psnr_best6]")
 ONE = ("federation.clients=1",)
@@ -99,7 +99,7 @@ def test_disclosed_class_counts_reach_the_attack_and_are_not_scored(play_small) 
         *ONE,
         "attack=ig",
         "~attack.labels",
-        "+attack.labels={_target_: attacks.privacy.matching.labels.Given}",
+        "+attack.labels={_target_: fedsim.attacks.privacy.matching.labels.Given}",
         "attack.optimiser.iterations=3",
         "federation.disclose=[num_examples,class_counts]",
     )

@@ -3,7 +3,7 @@
 import pytest
 from engines_alike import ALIKE, same
 
-from fedsim.errors import FedsimError
+from fedsim.core.errors import FedsimError
 
 
 @pytest.mark.slow

@@ -14,12 +14,12 @@ import pytest
 from faulty_disk import FaultyDisk, PowerCut
 
 import fedsim.report.run
-from fedsim import build
 from fedsim.cli import _resume
-from fedsim.errors import FedsimError
-from fedsim.experiment import run
-from fedsim.resume import resume
-from fedsim.runfolder import RunFolder
+from fedsim.config import build
+from fedsim.core.errors import FedsimError
+from fedsim.lab.experiment import run
+from fedsim.lab.resume import resume
+from fedsim.storage.runfolder import RunFolder
 
 SMALL = (
     "data=synthetic",
@@ -153,7 +153,7 @@ def test_a_run_that_is_being_written_is_left_alone(play_small, command, tmp_path
 
 
 def test_a_server_that_ends_early_is_no_complete_run(small, tmp_path: Path, monkeypatch) -> None:
-    from fedsim.engines.inline import Inline
+    from fedsim.flower.engines.inline import Inline
 
     whole = Inline.play
 

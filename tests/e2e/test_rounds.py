@@ -9,12 +9,12 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, Message, RecordDict
 
-from fedsim import build
-from fedsim.errors import FedsimError
-from fedsim.experiment import Experiment, replay, run
-from fedsim.interfaces import Attack, Defense
-from fedsim.runfolder import RunFolder
-from fedsim.types import Reconstruction
+from fedsim.config import build
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Attack, Defense
+from fedsim.core.types import Reconstruction
+from fedsim.lab.experiment import Experiment, replay, run
+from fedsim.storage.runfolder import RunFolder
 
 
 def test_a_run_folder_holds_everything(play_small) -> None:
@@ -42,7 +42,7 @@ def test_a_run_folder_holds_everything(play_small) -> None:
 
 
 def test_the_observed_gradient_is_the_gradient_of_the_true_batch(play_small, small) -> None:
-    from fedsim.training import batch_gradient, load_weights
+    from fedsim.core.training import batch_gradient, load_weights
 
     folder, model = play_small(), small().model
     for observation in folder.observations():
@@ -62,7 +62,7 @@ def test_the_server_applies_the_mean_gradient(play_small) -> None:
 
 
 def test_fedavg_replies_with_the_update_of_its_local_steps(play_small, small) -> None:
-    from fedsim.training import batch_gradient, load_weights
+    from fedsim.core.training import batch_gradient, load_weights
 
     rules = ("federation=fedavg", "federation.local_steps=3", "federation.local_lr=0.2")
     folder, model = play_small(*rules), small(*rules).model
@@ -237,7 +237,7 @@ def test_a_bad_client_is_reported_by_name_and_reason_and_left_out(small, tmp_pat
 
 
 def test_a_client_that_says_nothing_is_reported(small, tmp_path, monkeypatch) -> None:
-    from fedsim.engines.inline import InlineGrid
+    from fedsim.flower.engines.inline import InlineGrid
 
     answer = InlineGrid._answer
 
@@ -321,7 +321,7 @@ def test_a_crafted_broadcast_reaches_clients_and_its_form_is_checked(small, tmp_
                 tensor.zero_()
             return weights
 
-    from fedsim.training import batch_gradient, load_weights
+    from fedsim.core.training import batch_gradient, load_weights
 
     for name, attack in (("new", Zero()), ("in place", ZeroInPlace())):
         folder, model = run(dataclasses.replace(small(), attack=attack), tmp_path / name), small().model
@@ -341,7 +341,7 @@ def test_a_crafted_broadcast_reaches_clients_and_its_form_is_checked(small, tmp_
 
 
 def test_truth_never_crosses_a_message(small, tmp_path, monkeypatch) -> None:
-    from fedsim.engines.inline import InlineGrid
+    from fedsim.flower.engines.inline import InlineGrid
 
     replies: list[Message] = []
     answer = InlineGrid._answer

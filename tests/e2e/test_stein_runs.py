@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedsim.errors import FedsimError
+from fedsim.core.errors import FedsimError
 
 WIDE = ("model=two_layer", "model.width=200", "federation.rounds=2", "metric=[lnacc,psnr,image_error]")
 
@@ -38,7 +38,7 @@ def test_moments_start_a_search(play_small) -> None:
 
 
 def test_any_matching_attack_takes_it_as_a_start(play_small) -> None:
-    nested = "attack.first={_target_: attacks.privacy.stein.stein_exact.SteinExact}"
+    nested = "attack.first={_target_: fedsim.attacks.privacy.stein.stein_exact.SteinExact}"
     folder = play_small(
         *WIDE,
         "attack=dlg",

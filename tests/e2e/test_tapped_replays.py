@@ -9,11 +9,11 @@ from flwr.serverapp.strategy import FedAvg
 from tapped_app import CLIENTS, TASK, Small, client_app, counts, federate, replayed, tap_with_truth
 from torch import Tensor
 
-from fedsim import tapped
 from fedsim.cli import main
-from fedsim.errors import FedsimError
-from fedsim.runfolder import RunFolder
-from fedsim.wiretap import Wiretap, keep_truth
+from fedsim.core.errors import FedsimError
+from fedsim.flower.wiretap import Wiretap, keep_truth
+from fedsim.lab import tapped
+from fedsim.storage.runfolder import RunFolder
 
 ROOT = Path(__file__).parents[2]
 OWN = "model=tapped_app.Small"
@@ -160,7 +160,7 @@ def test_the_example_app_leaks_its_labels_and_images(tmp_path, monkeypatch) -> N
 def test_parts_of_attacks_are_exchanged_and_an_unreadable_file_is_a_fault(tmp_path) -> None:
     source = tap_with_truth(tmp_path / "tap", task=TASK)
     (source / "observations" / "round_1.client_1001.safetensors").write_bytes(b"junk")
-    part = ("~attack.labels", "+attack.labels={_target_: attacks.privacy.matching.labels.TrueCounts}")
+    part = ("~attack.labels", "+attack.labels={_target_: fedsim.attacks.privacy.matching.labels.TrueCounts}")
     short = ("attack=ig", "attack.optimiser.iterations=5", "metric=[psnr]")
     with pytest.raises(FedsimError, match="TrueCounts"):  # it gets as far as to look for the part
         replayed(source, tmp_path / "parts", OWN, *short, *part)

@@ -43,12 +43,12 @@ from tapped_app import (
     trained_state,
 )
 
-from attacks.privacy.labels.ilrg import ILRG
-from fedsim.engines.inline import InlineGrid
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Attack
-from fedsim.runfolder import RunFolder
-from fedsim.wiretap import Wiretap
+from fedsim.attacks.privacy.labels.ilrg import ILRG
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Attack
+from fedsim.flower.engines.inline import InlineGrid
+from fedsim.flower.wiretap import Wiretap
+from fedsim.storage.runfolder import RunFolder
 
 ROOT = Path(__file__).parents[2]
 
@@ -535,7 +535,7 @@ for number, seed in enumerate((1, 2)):  # imported before the app's seed, and af
     random.seed(seed), np.random.seed(seed), torch.manual_seed(seed)
     torch.set_num_threads(2), torch.set_default_dtype(torch.float64)
     before = process()
-    from fedsim.wiretap import Task, Wiretap
+    from fedsim.flower.wiretap import Task, Wiretap
     assert not changed(before, process()), changed(before, process())
     surroundings = dict(os.environ)
     task = Task(input_shape=(1, 2, 2), num_classes=3)

@@ -9,16 +9,16 @@ from itertools import pairwise
 import pytest
 import torch
 
-from attacks.privacy.labels.ilrg import ILRG
-from defenses.privacy.noise import Noise
-from defenses.privacy.sparsify import Sparsify
+from fedsim.attacks.privacy.labels.ilrg import ILRG
+from fedsim.core.interfaces import Defense
+from fedsim.core.randomness import generator
+from fedsim.core.training import batch_gradient
+from fedsim.core.types import Observation, Truth
 from fedsim.data.cifar10_small import cifar10_small
-from fedsim.interfaces import Defense
+from fedsim.defenses.privacy.noise import Noise
+from fedsim.defenses.privacy.sparsify import Sparsify
 from fedsim.metrics.lnacc import LnAcc
 from fedsim.models.lenet5 import lenet5
-from fedsim.randomness import generator
-from fedsim.training import batch_gradient
-from fedsim.types import Observation, Truth
 
 NOISE = {0.001: 1.0, 0.01: 0.976, 0.02: 0.754, 0.03: 0.558, 0.05: 0.370, 0.1: 0.214}
 SPARSITY = {0.1: 1.0, 0.4: 0.968, 0.6: 0.888, 0.8: 0.754, 0.9: 0.674}

@@ -10,19 +10,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attacks.integrity.forging.box import Box
-from attacks.integrity.forging.greedy import Greedy
-from attacks.integrity.forging.kong import Kong
-from attacks.integrity.forging.lattice import Lattice
-from attacks.integrity.forging.nearest import Nearest
-from attacks.integrity.forging.parallelogram import Parallelogram, fours
-from defenses.integrity.proof.game import judge_step
+from fedsim.attacks.integrity.forging.box import Box
+from fedsim.attacks.integrity.forging.greedy import Greedy
+from fedsim.attacks.integrity.forging.kong import Kong
+from fedsim.attacks.integrity.forging.lattice import Lattice
+from fedsim.attacks.integrity.forging.nearest import Nearest
+from fedsim.attacks.integrity.forging.parallelogram import Parallelogram, fours
+from fedsim.core.interfaces import Challenge, Forgery, RecordedStep, StepVerdict
+from fedsim.core.randomness import generator
+from fedsim.core.training import Batch, batch_gradient, exact_levels, load_weights, sgd_step, weights_of
 from fedsim.data.mnist_small import mnist_small
-from fedsim.interfaces import Challenge, Forgery, RecordedStep, StepVerdict
+from fedsim.defenses.integrity.proof.game import judge_step
 from fedsim.models.lenet5 import lenet5
 from fedsim.models.softmax import softmax
-from fedsim.randomness import generator
-from fedsim.training import Batch, batch_gradient, exact_levels, load_weights, sgd_step, weights_of
 
 RATE = 0.01
 HONEST = 1e-7  # more than honest recomputation errs on any instruction set: 1.4e-8 to 3.3e-8 were measured

@@ -10,29 +10,29 @@ import pytest
 import torch
 from torch import nn
 
-from attacks.privacy.labels.gradinversion import GradInversion
-from attacks.privacy.labels.idlg import IDLG
-from attacks.privacy.labels.ilrg import ILRG
-from attacks.privacy.labels.ilrg_pooled import ILRGPooled
-from attacks.privacy.labels.ilrg_public import ILRGPublic
-from attacks.privacy.labels.rlg import RLG
-from attacks.privacy.labels.rlu import RLU
-from defenses.privacy.noise import Noise
-from defenses.privacy.sparsify import Sparsify
+from fedsim.attacks.privacy.labels.gradinversion import GradInversion
+from fedsim.attacks.privacy.labels.idlg import IDLG
+from fedsim.attacks.privacy.labels.ilrg import ILRG
+from fedsim.attacks.privacy.labels.ilrg_pooled import ILRGPooled
+from fedsim.attacks.privacy.labels.ilrg_public import ILRGPublic
+from fedsim.attacks.privacy.labels.rlg import RLG
+from fedsim.attacks.privacy.labels.rlu import RLU
+from fedsim.core.interfaces import Attack, Defense
+from fedsim.core.randomness import generator
+from fedsim.core.training import Batch, batch_gradient, sgd_step
+from fedsim.core.types import Observation, Truth
 from fedsim.data.batches import batch_indices
 from fedsim.data.cifar10_small import cifar10_small
 from fedsim.data.images import Dataset
 from fedsim.data.mnist_small import mnist_small
 from fedsim.data.public import public_images
-from fedsim.interfaces import Attack, Defense
+from fedsim.defenses.privacy.noise import Noise
+from fedsim.defenses.privacy.sparsify import Sparsify
 from fedsim.metrics.irec import IRec
 from fedsim.metrics.leacc import LeAcc
 from fedsim.metrics.lnacc import LnAcc
 from fedsim.models.fcn3 import fcn3
 from fedsim.models.lenet5 import lenet5
-from fedsim.randomness import generator
-from fedsim.training import Batch, batch_gradient, sgd_step
-from fedsim.types import Observation, Truth
 
 
 @pytest.fixture(scope="module")

@@ -6,17 +6,17 @@ Ma et al. (ICLR 2023), table 1: FCN-3 on MNIST LeAcc 1.000, LnAcc .994; iDLG LeA
 import pytest
 import torch
 
-from attacks.privacy.labels.idlg import IDLG
-from attacks.privacy.labels.ilrg import ILRG
+from fedsim.attacks.privacy.labels.idlg import IDLG
+from fedsim.attacks.privacy.labels.ilrg import ILRG
+from fedsim.core.interfaces import Attack
+from fedsim.core.types import Truth
 from fedsim.data.cifar10_small import cifar10_small
 from fedsim.data.images import Dataset
 from fedsim.data.mnist_small import mnist_small
-from fedsim.interfaces import Attack
 from fedsim.metrics.leacc import LeAcc
 from fedsim.metrics.lnacc import LnAcc
 from fedsim.models.fcn3 import fcn3
 from fedsim.models.lenet5 import lenet5
-from fedsim.types import Truth
 
 INITIALISATIONS, BATCHES, SIZE = 5, 20, 24
 

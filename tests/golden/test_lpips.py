@@ -3,10 +3,10 @@
 import torch
 from safetensors.torch import load_file
 
+from fedsim.core.vision import load_torchvision
 from fedsim.data.cifar10_small import cifar10_small
 from fedsim.data.images import ASSETS
 from fedsim.metrics.lpips import perceptual_distance
-from fedsim.vision import load_torchvision
 
 
 def package_by_hand(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

@@ -11,14 +11,17 @@ import pytest
 import torch
 from torch import nn
 
-from attacks.privacy.matching.peeling import Peeling
-from defenses.privacy.noise import Noise
-from defenses.privacy.sparsify import Sparsify
-from fedsim import build
+from fedsim.attacks.privacy.matching.peeling import Peeling
+from fedsim.config import build
+from fedsim.core.interfaces import Attack, Defense
+from fedsim.core.randomness import generator
+from fedsim.core.training import batch_gradient
+from fedsim.core.types import Observation, Reconstruction, Score, Task, Truth
 from fedsim.data.cifar10_small import cifar10_small
 from fedsim.data.images import Dataset
 from fedsim.data.mnist_small import mnist_small
-from fedsim.interfaces import Attack, Defense
+from fedsim.defenses.privacy.noise import Noise
+from fedsim.defenses.privacy.sparsify import Sparsify
 from fedsim.metrics.embedding_error import EmbeddingError
 from fedsim.metrics.psnr import PSNR
 from fedsim.models.fcn3 import fcn3
@@ -27,9 +30,6 @@ from fedsim.models.layers import Normalize
 from fedsim.models.lenet5 import lenet5
 from fedsim.models.lenet_zhu import lenet_zhu
 from fedsim.models.mlp import mlp
-from fedsim.randomness import generator
-from fedsim.training import batch_gradient
-from fedsim.types import Observation, Reconstruction, Score, Task, Truth
 
 
 def preset(name: str, *overrides: str) -> Attack:

@@ -10,22 +10,22 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from attacks.integrity.forging.forger import Forger
-from attacks.integrity.forging.greedy import Greedy
-from attacks.integrity.spoofing.blindfold import Blindfold
-from attacks.integrity.spoofing.concatenation import Concatenation
-from attacks.integrity.spoofing.directed_retraining import DirectedRetraining
-from attacks.integrity.spoofing.free_rider import FreeRider
-from attacks.integrity.spoofing.inverse_gradient import InverseGradient, invert_step
-from attacks.integrity.spoofing.wrong_data import WrongData
-from defenses.integrity.proof.distances import distance
-from defenses.integrity.proof.proof_of_learning import ProofOfLearning
+from fedsim.attacks.integrity.forging.forger import Forger
+from fedsim.attacks.integrity.forging.greedy import Greedy
+from fedsim.attacks.integrity.spoofing.blindfold import Blindfold
+from fedsim.attacks.integrity.spoofing.concatenation import Concatenation
+from fedsim.attacks.integrity.spoofing.directed_retraining import DirectedRetraining
+from fedsim.attacks.integrity.spoofing.free_rider import FreeRider
+from fedsim.attacks.integrity.spoofing.inverse_gradient import InverseGradient, invert_step
+from fedsim.attacks.integrity.spoofing.wrong_data import WrongData
+from fedsim.core.interfaces import Behaviour, Submission
+from fedsim.core.randomness import generator
+from fedsim.core.training import Batch, LocalWork, honest, sgd_step, weights_of
+from fedsim.core.types import Task, Verdict
 from fedsim.data.mnist_small import mnist_small
-from fedsim.interfaces import Behaviour, Submission
+from fedsim.defenses.integrity.proof.distances import distance
+from fedsim.defenses.integrity.proof.proof_of_learning import ProofOfLearning
 from fedsim.models.lenet5 import lenet5
-from fedsim.randomness import generator
-from fedsim.training import Batch, LocalWork, honest, sgd_step, weights_of
-from fedsim.types import Task, Verdict
 
 DELTA = 4e-7  # fedsim calibrate: ten times the largest error over threads, order, kernels (3.3e-8 to 4e-8)
 RATE = 0.05

@@ -12,27 +12,27 @@ import pytest
 import torch
 from torch import nn
 
-from attacks.privacy.labels.ilrg import ILRG
-from attacks.privacy.stein.batch import Batch
-from attacks.privacy.stein.stein import Stein
-from attacks.privacy.stein.stein_exact import SteinExact
-from defenses.privacy.clip import Clip
-from defenses.privacy.noise import Noise
-from defenses.privacy.sparsify import Sparsify
+from fedsim.attacks.privacy.labels.ilrg import ILRG
+from fedsim.attacks.privacy.stein.batch import Batch
+from fedsim.attacks.privacy.stein.stein import Stein
+from fedsim.attacks.privacy.stein.stein_exact import SteinExact
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Attack, Defense
+from fedsim.core.randomness import generator
+from fedsim.core.training import batch_gradient, load_weights
+from fedsim.core.types import Observation, Reconstruction, Score, Task, Truth
 from fedsim.data.cifar10_small import cifar10_small
 from fedsim.data.images import Dataset
 from fedsim.data.mnist_small import mnist_small
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Attack, Defense
+from fedsim.defenses.privacy.clip import Clip
+from fedsim.defenses.privacy.noise import Noise
+from fedsim.defenses.privacy.sparsify import Sparsify
 from fedsim.metrics.class_rows import match_rows
 from fedsim.metrics.psnr import PSNR
 from fedsim.models.fcn3 import fcn3
 from fedsim.models.last_linear import layer_inputs
 from fedsim.models.lenet5 import lenet5
 from fedsim.models.two_layer import two_layer
-from fedsim.randomness import generator
-from fedsim.training import batch_gradient, load_weights
-from fedsim.types import Observation, Reconstruction, Score, Task, Truth
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

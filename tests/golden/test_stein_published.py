@@ -8,10 +8,10 @@ import math
 import pytest
 import torch
 
-from attacks.privacy.stein.stein import estimate
+from fedsim.attacks.privacy.stein.stein import estimate
+from fedsim.core.randomness import generator
 from fedsim.metrics.class_rows import match_rows
 from fedsim.models.layers import activation_layer
-from fedsim.randomness import generator
 
 
 def vectors(activation: str, bias: float, count: int, seed: int, size: int = 4, inputs: int = 32):

@@ -12,30 +12,30 @@ import yaml
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attacks.privacy import claims
-from attacks.privacy.labels.bias_corrected import deal_out
-from attacks.privacy.labels.counts import nearest_counts, repair_counts
-from attacks.privacy.labels.last_layer import without_noise
-from attacks.privacy.matching.labels import Given
-from attacks.privacy.matching.matching import Matching
-from attacks.privacy.matching.objectives import Cosine
-from attacks.privacy.matching.optimisers import LBFGS, Adam
-from attacks.privacy.matching.peeling import Peeling
-from attacks.privacy.matching.starts import Normal
-from attacks.privacy.stein.batch import hidden_moments
-from attacks.privacy.stein.moments import projected
-from attacks.privacy.stein.stein import Stein
-from attacks.privacy.stein.stein_exact import SteinExact, whole_shares
-from fedsim import build
+from fedsim.attacks.privacy import claims
+from fedsim.attacks.privacy.labels.bias_corrected import deal_out
+from fedsim.attacks.privacy.labels.counts import nearest_counts, repair_counts
+from fedsim.attacks.privacy.labels.last_layer import without_noise
+from fedsim.attacks.privacy.matching.labels import Given
+from fedsim.attacks.privacy.matching.matching import Matching
+from fedsim.attacks.privacy.matching.objectives import Cosine
+from fedsim.attacks.privacy.matching.optimisers import LBFGS, Adam
+from fedsim.attacks.privacy.matching.peeling import Peeling
+from fedsim.attacks.privacy.matching.starts import Normal
+from fedsim.attacks.privacy.stein.batch import hidden_moments
+from fedsim.attacks.privacy.stein.moments import projected
+from fedsim.attacks.privacy.stein.stein import Stein
+from fedsim.attacks.privacy.stein.stein_exact import SteinExact, whole_shares
+from fedsim.config import build
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Attack
+from fedsim.core.randomness import generator
+from fedsim.core.training import batch_gradient, load_weights
+from fedsim.core.types import Observation, Reconstruction, Task, Weights
 from fedsim.data.synthetic import synthetic
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Attack
 from fedsim.models.mlp import mlp
 from fedsim.models.softmax import softmax
 from fedsim.models.two_layer import two_layer
-from fedsim.randomness import generator
-from fedsim.training import batch_gradient, load_weights
-from fedsim.types import Observation, Reconstruction, Task, Weights
 
 CONF = Path(__file__).parents[2] / "conf" / "attack"
 ATTACKS = sorted(path.stem for path in CONF.glob("*.yaml"))

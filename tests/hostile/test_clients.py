@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedsim.runfolder import RunFolder
+from fedsim.storage.runfolder import RunFolder
 
 RULES = ("federation=fedavg", "federation.rounds=3", "federation.clients=4", "model=mlp", "attack=none")
 HERE = str(Path(__file__).parents[1])

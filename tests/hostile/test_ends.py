@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from faulty_disk import FaultyDisk, PowerCut
 
-import fedsim.experiment
-from fedsim.compare import compare, parse
-from fedsim.errors import FedsimError
-from fedsim.experiment import run
-from fedsim.resume import resume
-from fedsim.runfolder import RunFolder
-from fedsim.storage import Storage
+import fedsim.lab.experiment
+from fedsim.core.errors import FedsimError
+from fedsim.lab.compare import compare, parse
+from fedsim.lab.experiment import run
+from fedsim.lab.resume import resume
+from fedsim.storage.folder import Storage
+from fedsim.storage.runfolder import RunFolder
 
 SMALL = (
     "data=synthetic",
@@ -40,7 +40,7 @@ def test_an_aborted_run_is_not_complete_and_goes_on(
         raise end
 
     with monkeypatch.context() as patch:
-        patch.setattr(fedsim.experiment, "assess", aborted)
+        patch.setattr(fedsim.lab.experiment, "assess", aborted)
         with pytest.raises(type(end)):
             run(small(), tmp_path / "run")
     folder = RunFolder(tmp_path / "run")

@@ -9,9 +9,9 @@ from damages import damage, judged
 from faulty_disk import FaultyDisk, PowerCut
 
 import fedsim.report.run
-from fedsim.errors import FedsimError
-from fedsim.experiment import run
-from fedsim.runfolder import RunFolder
+from fedsim.core.errors import FedsimError
+from fedsim.lab.experiment import run
+from fedsim.storage.runfolder import RunFolder
 
 RULES = ("federation.rounds=3",)
 
@@ -44,7 +44,7 @@ def test_damages_are_said_or_do_not_matter(
 
 
 def test_a_resumed_run_leaves_a_users_files_alone(small, interrupted: Path, tmp_path: Path) -> None:
-    from fedsim.resume import resume
+    from fedsim.lab.resume import resume
 
     mine = ("background_2024.png", "notes.tmp", "observations/around_7.txt", "guesses/my_round_9.csv")
     for name in mine:

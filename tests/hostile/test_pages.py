@@ -18,17 +18,17 @@ from made_move import a_move
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from fedsim.compare import Choice, Grid
-from fedsim.errors import FedsimError, printable
+from fedsim.core.errors import FedsimError, printable
+from fedsim.core.types import Fault, Reconstruction, Truth, Verdict
+from fedsim.lab.compare import Choice, Grid
 from fedsim.report import audit, figures, forging
 from fedsim.report.comparison import write_comparison
 from fedsim.report.figures import confusion_figure, count_table
 from fedsim.report.page import as_file_name, write_page
 from fedsim.report.run import write_report
 from fedsim.report.sweep import SweepReport, run_folders, write_sweep_report
-from fedsim.runfolder import RunFolder, ScoreRow
-from fedsim.storage import Storage
-from fedsim.types import Fault, Reconstruction, Truth, Verdict
+from fedsim.storage.folder import Storage
+from fedsim.storage.runfolder import RunFolder, ScoreRow
 
 MARKUP = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7 * 7 }}&lt;"
 WORDS = {

@@ -8,12 +8,12 @@ from statistics import fmean
 import pytest
 import torch
 
-from fedsim.assess import FAULT
-from fedsim.errors import FedsimError
-from fedsim.experiment import replay
-from fedsim.interfaces import Attack, Metric
-from fedsim.runfolder import RunFolder, ScoreRow, metric_lines
-from fedsim.types import Reconstruction, Score
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Attack, Metric
+from fedsim.core.types import Reconstruction, Score
+from fedsim.lab.assess import FAULT
+from fedsim.lab.experiment import replay
+from fedsim.storage.runfolder import RunFolder, ScoreRow, metric_lines
 
 RUN = ("model=mlp", "model.width=20", "federation.rounds=1", "attack=none")
 ATTACK = ("model=mlp", "model.width=20", "federation.rounds=1", "attack=ilrg")

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedsim.errors import FedsimError
-from fedsim.files import StorageError, tensor_bytes, tensors_from
-from fedsim.runfolder import RunFolder
-from fedsim.storage import MissingFile, Storage
-from fedsim.types import Fault, Observation, Truth
+from fedsim.core.errors import FedsimError
+from fedsim.core.types import Fault, Observation, Truth
+from fedsim.storage.files import StorageError, tensor_bytes, tensors_from
+from fedsim.storage.folder import MissingFile, Storage
+from fedsim.storage.runfolder import RunFolder
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
 TABLE = b"a,b\n1,2\n"

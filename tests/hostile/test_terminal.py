@@ -13,13 +13,13 @@ from hypothesis import strategies as draw
 from made_move import a_move
 from tapped_app import client_app, federate
 
-from fedsim import progress
-from fedsim.errors import FedsimError, in_words, printable
-from fedsim.logs import logged
+from fedsim.core import progress
+from fedsim.core.errors import FedsimError, in_words, printable
+from fedsim.flower.wiretap import Wiretap
 from fedsim.report.forging import print_moves, refutation
 from fedsim.report.terminal import print_summary
-from fedsim.runfolder import RunFolder
-from fedsim.wiretap import Wiretap
+from fedsim.storage.logs import logged
+from fedsim.storage.runfolder import RunFolder
 
 HOSTILE = "[bold]x[/] [/] :smile: \x1b[31m \x1b]0;title\x07 \x9b2J \r\x08 \u202e \u2028 \x7f \\[ \\"
 SHOWN = HOSTILE.encode("unicode_escape").decode().replace("\\\\", "\\")
@@ -122,9 +122,9 @@ def test_a_clients_words_reach_the_apps_log_as_words(tmp_path: Path, caplog) -> 
         def aggregate_train(self, server_round, replies):
             return super().aggregate_train(server_round, [r for r in replies if not r.has_error()])
 
-    with caplog.at_level(logging.WARNING, logger="fedsim.listening"):
+    with caplog.at_level(logging.WARNING, logger="fedsim.flower.listener"):
         federate(Wiretap(Patient(), tmp_path / "tap"), client_app(failing))
-    told = [record.getMessage() for record in caplog.records if record.name == "fedsim.listening"]
+    told = [record.getMessage() for record in caplog.records if record.name == "fedsim.flower.listener"]
     assert any("\\x1b]0;title\\x07 \\u202e" in words for words in told)
     for words in (*told, *(fault.reason for fault in RunFolder(tmp_path / "tap").faults())):
         assert_harmless(words)

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from fedsim import build
-from fedsim.catalog import config_dir
-from fedsim.errors import FedsimError
-from fedsim.runfolder import RunFolder
-from fedsim.trust import check_trusted
+from fedsim.config import build
+from fedsim.config.catalog import config_dir
+from fedsim.config.trust import check_trusted
+from fedsim.core.errors import FedsimError
+from fedsim.storage.runfolder import RunFolder
 
 EVIL = (
     {
@@ -21,11 +21,11 @@ EVIL = (
         }
     },
     {"model": {"_target_": "os.system", "command": "touch owned"}},
-    {"attack": {"_target_": "fedsim.environment.shutil.rmtree", "path": "/"}},  # ours only imports it
+    {"attack": {"_target_": "fedsim.core.environment.shutil.rmtree", "path": "/"}},  # ours only imports it
     {
-        "attack": {"_target_": "fedsim.files.write_whole", "path": "x", "content": "y"}
+        "attack": {"_target_": "fedsim.storage.files.write_whole", "path": "x", "content": "y"}
     },  # ours, and no part of a run
-    {"attack": {"_target_": "attacks.privacy.labels.ilrg.torch.load", "f": "x"}},
+    {"attack": {"_target_": "fedsim.attacks.privacy.labels.ilrg.torch.load", "f": "x"}},
     {"attack": {"_target_": "builtins.eval"}},
     {"metric": {"a": {"b": [{"_target_": "subprocess.run", "args": "x"}]}}},
     {"audit": {"_target_": 7}},
@@ -54,7 +54,7 @@ def test_no_command_runs_what_a_folder_names(play_small, command, tmp_path: Path
 
 MINE = """
 import os
-from attacks.privacy.labels.ilrg import ILRG
+from fedsim.attacks.privacy.labels.ilrg import ILRG
 
 class Mine(ILRG):
     pass
@@ -83,7 +83,9 @@ def test_every_config_of_ours_is_trusted() -> None:
         config = OmegaConf.load(path)
         assert isinstance(config, DictConfig)
         check_trusted(OmegaConf.create(OmegaConf.to_container(config)), ())
-    parts = OmegaConf.create({"attack": {"labels": {"_target_": "attacks.privacy.matching.labels.Given"}}})
+    parts = OmegaConf.create(
+        {"attack": {"labels": {"_target_": "fedsim.attacks.privacy.matching.labels.Given"}}}
+    )
     assert isinstance(parts, DictConfig)
     check_trusted(parts, ())
 

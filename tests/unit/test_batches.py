@@ -3,8 +3,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsim.data.batches import LAYOUTS, batch_indices
-from fedsim.errors import FedsimError
+from fedsim.core.errors import FedsimError
+from fedsim.core.federation import LAYOUTS
+from fedsim.data.batches import batch_indices
 
 LABELS = torch.arange(200) % 5  # 40 of each class
 OWNED = torch.arange(0, 200, 2)  # 20 of each class

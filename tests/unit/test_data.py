@@ -5,10 +5,10 @@ import pytest
 import torch
 from PIL import Image
 
+from fedsim.core.errors import FedsimError
 from fedsim.data.image_folder import image_folder
 from fedsim.data.npz import npz
 from fedsim.data.synthetic import synthetic
-from fedsim.errors import FedsimError
 
 
 def arrays(**changes: np.ndarray) -> dict[str, np.ndarray]:

@@ -9,23 +9,23 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from defenses.privacy.clip import Clip
-from defenses.privacy.dp import DP, clipped_sum
-from defenses.privacy.mixup import Mixup
-from defenses.privacy.no_bias import NoBias
-from defenses.privacy.noise import Noise
-from defenses.privacy.quantize import Quantize, qsgd
-from defenses.privacy.soteria import Soteria, feature_slopes
-from defenses.privacy.sparsify import Sparsify
-from fedsim.errors import FedsimError
-from fedsim.interfaces import LocalStep
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import LocalStep
+from fedsim.core.randomness import generator
+from fedsim.core.training import batch_gradient
+from fedsim.core.types import Task
+from fedsim.defenses.privacy.clip import Clip
+from fedsim.defenses.privacy.dp import DP, clipped_sum
+from fedsim.defenses.privacy.mixup import Mixup
+from fedsim.defenses.privacy.no_bias import NoBias
+from fedsim.defenses.privacy.noise import Noise
+from fedsim.defenses.privacy.quantize import Quantize, qsgd
+from fedsim.defenses.privacy.soteria import Soteria, feature_slopes
+from fedsim.defenses.privacy.sparsify import Sparsify
+from fedsim.flower.wire import dense_bytes, wire_bytes
 from fedsim.models.lenet5 import lenet5
 from fedsim.models.mlp import mlp
 from fedsim.models.resnet import resnet
-from fedsim.randomness import generator
-from fedsim.training import batch_gradient
-from fedsim.types import Task
-from fedsim.wire import dense_bytes, wire_bytes
 
 TASK = Task(input_shape=(1, 8, 8), num_classes=4)
 

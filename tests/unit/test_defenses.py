@@ -1,11 +1,11 @@
 import pytest
 import torch
 
-from defenses.privacy.clip import Clip
-from defenses.privacy.noise import Noise
-from defenses.privacy.sparsify import Sparsify, sparsify
-from fedsim.errors import FedsimError
-from fedsim.randomness import generator
+from fedsim.core.errors import FedsimError
+from fedsim.core.randomness import generator
+from fedsim.defenses.privacy.clip import Clip
+from fedsim.defenses.privacy.noise import Noise
+from fedsim.defenses.privacy.sparsify import Sparsify, sparsify
 
 REPLY = {"w": torch.tensor([[3.0, -0.1], [0.5, 0.2]]), "b": torch.tensor([4.0])}
 

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 from flwr.serverapp import ServerApp
 
-from fedsim.engines.deployed import few_ahead
-from fedsim.engines.engine import in_order
-from fedsim.engines.inline import Inline
-from fedsim.engines.ray import Ray
-from fedsim.errors import FedsimError
+from fedsim.core.errors import FedsimError
+from fedsim.flower.engines.engine import in_order
+from fedsim.flower.engines.inline import Inline
+from fedsim.flower.engines.ray import Ray
+from fedsim.lab.deployed import few_ahead
 
 
 def test_a_machine_too_small_for_one_client_is_said_before_ray_starts() -> None:

@@ -1,7 +1,7 @@
 import pytest
 
-from fedsim.errors import FedsimError
-from fedsim.federation import Federation
+from fedsim.core.errors import FedsimError
+from fedsim.core.federation import Federation
 
 
 @pytest.mark.parametrize(

@@ -8,22 +8,27 @@ import torch
 from small_world import DATA, challenge, examples, gap, network
 from torch import nn
 
-from attacks.integrity.forging.box import Box, balanced_strengths, room
-from attacks.integrity.forging.error_matrix import ErrorMatrix
-from attacks.integrity.forging.first_layer import basis, first_layer
-from attacks.integrity.forging.gauss_newton import GaussNewton
-from attacks.integrity.forging.lattice import Lattice, analytic_centre, integer_solution, nearest_points
-from attacks.integrity.forging.one_level import OneLevel
-from attacks.integrity.forging.parallelogram import Parallelogram, fours
-from attacks.integrity.forging.perturbation import Perturbation, invisible
-from defenses.integrity.proof.domain import batch_problem, domain_of, same_batch
-from fedsim.errors import FedsimError
+from fedsim.attacks.integrity.forging.box import Box, balanced_strengths, room
+from fedsim.attacks.integrity.forging.error_matrix import ErrorMatrix
+from fedsim.attacks.integrity.forging.first_layer import basis, first_layer
+from fedsim.attacks.integrity.forging.gauss_newton import GaussNewton
+from fedsim.attacks.integrity.forging.lattice import (
+    Lattice,
+    analytic_centre,
+    integer_solution,
+    nearest_points,
+)
+from fedsim.attacks.integrity.forging.one_level import OneLevel
+from fedsim.attacks.integrity.forging.parallelogram import Parallelogram, fours
+from fedsim.attacks.integrity.forging.perturbation import Perturbation, invisible
+from fedsim.core.errors import FedsimError
+from fedsim.core.randomness import generator
+from fedsim.core.training import Batch, batch_gradient
+from fedsim.core.types import Task
+from fedsim.defenses.integrity.proof.domain import batch_problem, domain_of, same_batch
 from fedsim.models.lenet5 import lenet5
 from fedsim.models.mlp import mlp
 from fedsim.models.softmax import softmax
-from fedsim.randomness import generator
-from fedsim.training import Batch, batch_gradient
-from fedsim.types import Task
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -10,18 +10,25 @@ import torch
 from small_world import DATA, challenge, examples, gap, network
 from torch import Tensor
 
-from attacks.integrity.forging import brute_force
-from attacks.integrity.forging.brute_force import BruteForce, Filter, colliding, same_sum, subset, subset_sums
-from attacks.integrity.forging.greedy import Greedy
-from attacks.integrity.forging.kong import Kong
-from attacks.integrity.forging.nearest import Nearest
-from defenses.integrity.proof.domain import domain_of, same_batch
+from fedsim.attacks.integrity.forging import brute_force
+from fedsim.attacks.integrity.forging.brute_force import (
+    BruteForce,
+    Filter,
+    colliding,
+    same_sum,
+    subset,
+    subset_sums,
+)
+from fedsim.attacks.integrity.forging.greedy import Greedy
+from fedsim.attacks.integrity.forging.kong import Kong
+from fedsim.attacks.integrity.forging.nearest import Nearest
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.randomness import generator
+from fedsim.core.training import Batch
 from fedsim.data.tiny import tiny
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Challenge, Forgery
+from fedsim.defenses.integrity.proof.domain import domain_of, same_batch
 from fedsim.models.softmax import softmax
-from fedsim.randomness import generator
-from fedsim.training import Batch
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])

@@ -10,22 +10,22 @@ from simulated_kernels import SEEN_BY, Kernel, Simulated, rounding, size
 from small_world import DATA, challenge, gap
 from torch import nn
 
-from attacks.integrity.forging.box import Box
-from attacks.integrity.forging.error_matrix import ErrorMatrix
-from attacks.integrity.forging.greedy import Greedy
-from attacks.integrity.forging.lattice import Lattice
-from attacks.integrity.forging.nearest import Nearest
-from attacks.integrity.forging.one_level import OneLevel
-from attacks.integrity.forging.parallelogram import Parallelogram
-from attacks.integrity.forging.perturbation import Perturbation
-from defenses.integrity.proof.domain import same_batch
-from defenses.integrity.proof.game import honest_error, judge_step
-from defenses.integrity.proof.suspicion import suspicions
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Challenge, Forgery, RecordedStep
+from fedsim.attacks.integrity.forging.box import Box
+from fedsim.attacks.integrity.forging.error_matrix import ErrorMatrix
+from fedsim.attacks.integrity.forging.greedy import Greedy
+from fedsim.attacks.integrity.forging.lattice import Lattice
+from fedsim.attacks.integrity.forging.nearest import Nearest
+from fedsim.attacks.integrity.forging.one_level import OneLevel
+from fedsim.attacks.integrity.forging.parallelogram import Parallelogram
+from fedsim.attacks.integrity.forging.perturbation import Perturbation
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Challenge, Forgery, RecordedStep
+from fedsim.core.randomness import generator
+from fedsim.core.training import Batch, arithmetic, load_weights, sgd_step, weights_of
+from fedsim.defenses.integrity.proof.domain import same_batch
+from fedsim.defenses.integrity.proof.game import honest_error, judge_step
+from fedsim.defenses.integrity.proof.suspicion import suspicions
 from fedsim.models.softmax import softmax
-from fedsim.randomness import generator
-from fedsim.training import Batch, arithmetic, load_weights, sgd_step, weights_of
 
 RATE = 0.01
 

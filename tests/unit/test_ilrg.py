@@ -7,18 +7,18 @@ from hypothesis import strategies as st
 from torch import nn
 
 from attacks.none import NoAttack
-from attacks.privacy.labels.bias_corrected import BiasCorrected
-from attacks.privacy.labels.counts import estimate_batch_size, repair_counts
-from attacks.privacy.labels.gradinversion import GradInversion
-from attacks.privacy.labels.idlg import IDLG
-from attacks.privacy.labels.ilrg import ILRG, solve_proportions
-from attacks.privacy.labels.last_layer import last_layer, restore_removed
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Attack
+from fedsim.attacks.privacy.labels.bias_corrected import BiasCorrected
+from fedsim.attacks.privacy.labels.counts import estimate_batch_size, repair_counts
+from fedsim.attacks.privacy.labels.gradinversion import GradInversion
+from fedsim.attacks.privacy.labels.idlg import IDLG
+from fedsim.attacks.privacy.labels.ilrg import ILRG, solve_proportions
+from fedsim.attacks.privacy.labels.last_layer import last_layer, restore_removed
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Attack
+from fedsim.core.types import Observation, Reconstruction, Task
 from fedsim.models.last_linear import last_linear_name
 from fedsim.models.lenet5 import lenet5
 from fedsim.models.resnet import resnet
-from fedsim.types import Observation, Reconstruction, Task
 
 TASK = Task(input_shape=(1, 4, 4), num_classes=3)
 

@@ -1,12 +1,12 @@
 import pytest
 import torch
 
-from fedsim.errors import FedsimError
+from fedsim.core.errors import FedsimError
+from fedsim.core.types import Reconstruction, Truth
 from fedsim.metrics.image_matching import PSNR_CEILING, match_to_truth, peak_signal_to_noise
 from fedsim.metrics.lpips import LPIPS
 from fedsim.metrics.psnr import PSNR
 from fedsim.metrics.ssim import SSIM, structural_similarity
-from fedsim.types import Reconstruction, Truth
 
 IMAGES = torch.rand(5, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 TRUTH = Truth(round=1, client=0, images=IMAGES, labels=torch.zeros(5, dtype=torch.int64))

@@ -2,9 +2,9 @@
 
 import torch
 
-from attacks.privacy.labels.last_layer import without_noise
-from fedsim.randomness import generator
-from fedsim.types import KnownDefense
+from fedsim.attacks.privacy.labels.last_layer import without_noise
+from fedsim.core.randomness import generator
+from fedsim.core.types import KnownDefense
 
 
 def test_known_noise_is_taken_out_of_a_rank_one_gradient() -> None:

@@ -1,11 +1,11 @@
 import pytest
 import torch
 
+from fedsim.core.types import Reconstruction, Truth
 from fedsim.metrics.irec import IRec
 from fedsim.metrics.label_counts import blind_counts
 from fedsim.metrics.leacc import LeAcc
 from fedsim.metrics.lnacc import LnAcc
-from fedsim.types import Reconstruction, Truth
 
 # Classes 0, 0, 0, 1, 3 of four: counts 3, 1, 0, 1.
 TRUTH = Truth(round=1, client=0, images=torch.zeros(5, 1, 2, 2), labels=torch.tensor([0, 0, 1, 0, 3]))

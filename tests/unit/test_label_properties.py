@@ -6,16 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from attacks.privacy.labels.bias_corrected import BiasCorrected
-from attacks.privacy.labels.gradinversion import GradInversion
-from attacks.privacy.labels.ilrg import ILRG
-from attacks.privacy.labels.ilrg_pooled import ILRGPooled
-from attacks.privacy.labels.ilrg_public import ILRGPublic
-from attacks.privacy.labels.rlu import RLU
+from fedsim.attacks.privacy.labels.bias_corrected import BiasCorrected
+from fedsim.attacks.privacy.labels.gradinversion import GradInversion
+from fedsim.attacks.privacy.labels.ilrg import ILRG
+from fedsim.attacks.privacy.labels.ilrg_pooled import ILRGPooled
+from fedsim.attacks.privacy.labels.ilrg_public import ILRGPublic
+from fedsim.attacks.privacy.labels.rlu import RLU
+from fedsim.core.training import batch_gradient
+from fedsim.core.types import Observation, PublicImages, Task, Truth
 from fedsim.metrics.leacc import LeAcc
 from fedsim.metrics.lnacc import LnAcc
-from fedsim.training import batch_gradient
-from fedsim.types import Observation, PublicImages, Task, Truth
 
 CLASSES = 5
 TASK = Task(input_shape=(1, 3, 4), num_classes=CLASSES)

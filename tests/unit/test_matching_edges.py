@@ -6,22 +6,22 @@ import pytest
 import torch
 from torch import nn
 
-from attacks.privacy.labels.ilrg import ILRG
-from attacks.privacy.matching.labels import Given, Joint, Restored
-from attacks.privacy.matching.levenberg_marquardt import LevenbergMarquardt
-from attacks.privacy.matching.matching import Matching
-from attacks.privacy.matching.objectives import Cosine, Euclidean
-from attacks.privacy.matching.optimisers import LBFGS, Adam
-from attacks.privacy.matching.peeling import Peel, Peeling
-from attacks.privacy.matching.priors import GroupConsistency, TotalVariation
-from attacks.privacy.matching.rgap import RGAP
-from attacks.privacy.matching.starts import Normal
-from fedsim import build
-from fedsim.errors import FedsimError
+from fedsim.attacks.privacy.labels.ilrg import ILRG
+from fedsim.attacks.privacy.matching.labels import Given, Joint, Restored
+from fedsim.attacks.privacy.matching.levenberg_marquardt import LevenbergMarquardt
+from fedsim.attacks.privacy.matching.matching import Matching
+from fedsim.attacks.privacy.matching.objectives import Cosine, Euclidean
+from fedsim.attacks.privacy.matching.optimisers import LBFGS, Adam
+from fedsim.attacks.privacy.matching.peeling import Peel, Peeling
+from fedsim.attacks.privacy.matching.priors import GroupConsistency, TotalVariation
+from fedsim.attacks.privacy.matching.rgap import RGAP
+from fedsim.attacks.privacy.matching.starts import Normal
+from fedsim.config import build
+from fedsim.core.errors import FedsimError
+from fedsim.core.types import Interrupted, Task, Truth
 from fedsim.metrics.psnr import PSNR
 from fedsim.models.mlp import mlp
 from fedsim.models.resnet import resnet
-from fedsim.types import Interrupted, Task, Truth
 
 TASK = Task(input_shape=(1, 8, 8), num_classes=4, mean=(0.3,), std=(0.4,))
 

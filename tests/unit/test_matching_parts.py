@@ -9,29 +9,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from attacks.privacy.labels.idlg import IDLG
-from attacks.privacy.labels.ilrg import ILRG
-from attacks.privacy.matching.labels import Given, Joint, Restored
-from attacks.privacy.matching.levenberg_marquardt import conjugate_gradients
-from attacks.privacy.matching.matching import Matching
-from attacks.privacy.matching.objectives import Cosine, Euclidean
-from attacks.privacy.matching.optimisers import Adam
-from attacks.privacy.matching.priors import (
+from fedsim.attacks.privacy.labels.idlg import IDLG
+from fedsim.attacks.privacy.labels.ilrg import ILRG
+from fedsim.attacks.privacy.matching.labels import Given, Joint, Restored
+from fedsim.attacks.privacy.matching.levenberg_marquardt import conjugate_gradients
+from fedsim.attacks.privacy.matching.matching import Matching
+from fedsim.attacks.privacy.matching.objectives import Cosine, Euclidean
+from fedsim.attacks.privacy.matching.optimisers import Adam
+from fedsim.attacks.privacy.matching.priors import (
     BatchNormStatistics,
     GroupConsistency,
     Length,
     Orthogonality,
     TotalVariation,
 )
-from attacks.privacy.matching.starts import Normal, Patterned, Uniform
-from fedsim import build
-from fedsim.client import local_round
-from fedsim.errors import FedsimError
+from fedsim.attacks.privacy.matching.starts import Normal, Patterned, Uniform
+from fedsim.config import build
+from fedsim.core.errors import FedsimError
+from fedsim.core.training import batch_gradient
+from fedsim.core.types import Observation, Task
+from fedsim.flower.client import local_round
 from fedsim.models.batch_norm import set_batch_norm
 from fedsim.models.convnet import convnet
 from fedsim.models.mlp import mlp
-from fedsim.training import batch_gradient
-from fedsim.types import Observation, Task
 
 TASK = Task(input_shape=(1, 8, 8), num_classes=4, mean=(0.3,), std=(0.4,))
 

@@ -1,8 +1,9 @@
 import pytest
 import torch
 
-from fedsim.data.partition import PARTITIONS, partition
-from fedsim.errors import FedsimError
+from fedsim.core.errors import FedsimError
+from fedsim.core.federation import PARTITIONS
+from fedsim.data.partition import partition
 
 LABELS = torch.arange(1000).sort().values * 10 // 1000  # sorted by class: the hardest case for IID
 

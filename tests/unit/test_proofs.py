@@ -11,21 +11,21 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from defenses.integrity.proof import ledger
-from defenses.integrity.proof.central import batch_at, batches_at, central_indices, train_centrally
-from defenses.integrity.proof.initialisation import initial_problem, uniform_reach
-from defenses.integrity.proof.proof import Malformed, Proof, from_bytes, proof_of, to_bytes
-from defenses.integrity.proof.seal import BadSignature, Unreadable, seal, unseal
-from defenses.integrity.proof.verify import Expected, Thoroughness, chosen_places, verify
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import CentralTraining
+from fedsim.core.randomness import generator
+from fedsim.core.training import Batch, batch_digest, sgd_step, train_steps, weights_of
+from fedsim.core.types import Task, Verdict
 from fedsim.data.synthetic import synthetic
-from fedsim.errors import FedsimError
-from fedsim.interfaces import CentralTraining
+from fedsim.defenses.integrity.proof import ledger
+from fedsim.defenses.integrity.proof.central import batch_at, batches_at, central_indices, train_centrally
+from fedsim.defenses.integrity.proof.initialisation import initial_problem, uniform_reach
+from fedsim.defenses.integrity.proof.proof import Malformed, Proof, from_bytes, proof_of, to_bytes
+from fedsim.defenses.integrity.proof.seal import BadSignature, Unreadable, seal, unseal
+from fedsim.defenses.integrity.proof.verify import Expected, Thoroughness, chosen_places, verify
 from fedsim.models.lenet5 import lenet5
 from fedsim.models.mlp import mlp
-from fedsim.randomness import generator
-from fedsim.storage import Storage
-from fedsim.training import Batch, batch_digest, sgd_step, train_steps, weights_of
-from fedsim.types import Task, Verdict
+from fedsim.storage.folder import Storage
 
 SIGNER, READER = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
 DATA = synthetic(shape=(1, 8, 8), num_classes=4, train_size=96, test_size=8)

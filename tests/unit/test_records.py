@@ -5,8 +5,8 @@ from flwr.app import Array, ArrayRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsim.errors import FedsimError
-from fedsim.records import DecodeOnce, decode, encode
+from fedsim.core.errors import FedsimError
+from fedsim.flower.records import DecodeOnce, decode, encode
 
 
 @given(st.lists(st.integers(0, 5), min_size=0, max_size=4), st.sampled_from([torch.float32, torch.float64]))

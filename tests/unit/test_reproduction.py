@@ -10,16 +10,16 @@ import torch
 from simulated_kernels import SEEN_BY, Kernel, Simulated, library, order, rounding, threads
 from torch import nn
 
-from defenses.integrity.proof import reproduction
-from defenses.integrity.proof.calibrate import calibrate
-from defenses.integrity.proof.central import train_centrally
-from defenses.integrity.proof.distances import distance
-from fedsim import build
+from fedsim.config import build
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import CentralTraining
+from fedsim.core.training import arithmetic, load_weights, weights_of
 from fedsim.data.synthetic import synthetic
-from fedsim.errors import FedsimError
-from fedsim.interfaces import CentralTraining
+from fedsim.defenses.integrity.proof import reproduction
+from fedsim.defenses.integrity.proof.calibrate import calibrate
+from fedsim.defenses.integrity.proof.central import train_centrally
+from fedsim.defenses.integrity.proof.distances import distance
 from fedsim.models.layers import Normalize
-from fedsim.training import arithmetic, load_weights, weights_of
 
 DATA = synthetic(shape=(1, 16, 16), num_classes=4, train_size=96, test_size=8)
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from faulty_disk import FaultyDisk, PowerCut
 
-from fedsim.errors import FedsimError
-from fedsim.files import read_tensors
-from fedsim.runfolder import RunFolder, ScoreRow
-from fedsim.types import Fault, Observation, Reconstruction, RoundResult, Truth
+from fedsim.core.errors import FedsimError
+from fedsim.core.types import Fault, Observation, Reconstruction, RoundResult, Truth
+from fedsim.storage.files import read_tensors
+from fedsim.storage.runfolder import RunFolder, ScoreRow
 
 SENT = {"w": torch.randn(3, 2), "b": torch.randn(3)}
 

@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedsim.core.errors import FedsimError
+from fedsim.core.training import Batch, sgd_step
+from fedsim.core.types import Task
 from fedsim.data.adult import COLUMNS, adult
 from fedsim.data.imdb import imdb
 from fedsim.data.tabular import tabular
 from fedsim.data.text import text
-from fedsim.errors import FedsimError
 from fedsim.models.last_linear import last_linear_name
 from fedsim.models.mlp import mlp
 from fedsim.models.transformer import transformer
 from fedsim.models.vggmini import vggmini
-from fedsim.training import Batch, sgd_step
-from fedsim.types import Task
 
 POOR = "39, State-gov, 77516, Bachelors, 13, Divorced, Adm-clerical, Not-in-family, White, Male, 2174, 0, 40"
 RICH = "90, ?, 12285, Masters, 14, Married-civ-spouse, ?, Husband, Black, Female, 0, 0, 99"

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attacks.privacy.stein.batch import find_span, hidden_moments
-from attacks.privacy.stein.completion import complete
-from attacks.privacy.stein.decomposition import (
+from fedsim.attacks.privacy.stein.batch import find_span, hidden_moments
+from fedsim.attacks.privacy.stein.completion import complete
+from fedsim.attacks.privacy.stein.decomposition import (
     decompose,
     diagonalise,
     least_squares,
@@ -18,8 +18,8 @@ from attacks.privacy.stein.decomposition import (
     parafac_columns,
     powers,
 )
-from attacks.privacy.stein.membership import Columns, separable
-from attacks.privacy.stein.moments import (
+from fedsim.attacks.privacy.stein.membership import Columns, separable
+from fedsim.attacks.privacy.stein.moments import (
     first_moment,
     leading_subspace,
     moment_noise,
@@ -28,7 +28,7 @@ from attacks.privacy.stein.moments import (
     third_times,
     third_unfolded,
 )
-from attacks.privacy.stein.quadrature import (
+from fedsim.attacks.privacy.stein.quadrature import (
     best_bias,
     coefficient,
     hermite,
@@ -37,10 +37,10 @@ from attacks.privacy.stein.quadrature import (
     strength,
     usable_orders,
 )
-from attacks.privacy.stein.stein import plan
-from fedsim.errors import FedsimError
+from fedsim.attacks.privacy.stein.stein import plan
+from fedsim.core.errors import FedsimError
+from fedsim.core.randomness import generator
 from fedsim.models.layers import ACTIVATIONS, activation_layer
-from fedsim.randomness import generator
 
 
 def unit_columns(size: int, seed: int) -> torch.Tensor:

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from fedsim.errors import FedsimError
-from fedsim.types import Observation, Reconstruction, Task, Truth, reply_problem
+from fedsim.core.errors import FedsimError
+from fedsim.core.types import Observation, Reconstruction, Task, Truth, reply_problem
 
 SENT = {"w": torch.zeros(2, 3), "b": torch.zeros(2)}
 

@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from attacks.integrity.forging.first_layer import FirstLayer, basis, first_layer
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Challenge, Forgery
-from fedsim.training import Batch
+from fedsim.attacks.integrity.forging.first_layer import FirstLayer, basis, first_layer
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.training import Batch
 
 Vector = NDArray[np.float64]
 MARGIN = 1e-6  # to the bounds, of entries that may still be moved

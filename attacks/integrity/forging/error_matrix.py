@@ -11,11 +11,11 @@ import copy
 
 import torch
 
-from attacks.integrity.forging.first_layer import first_layer
-from attacks.privacy import least_squares
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Challenge, Forgery
-from fedsim.training import Batch, exact_levels
+from fedsim.attacks.integrity.forging.first_layer import first_layer
+from fedsim.attacks.privacy import least_squares
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.training import Batch, exact_levels
 
 
 class ErrorMatrix(Forgery):

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedsim.errors import FedsimError
-from fedsim.training import Batch, exact_levels
+from fedsim.core.errors import FedsimError
+from fedsim.core.training import Batch, exact_levels
 
 RANK = 1e-12  # of the largest singular value, in float64
 

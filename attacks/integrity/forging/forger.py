@@ -11,11 +11,11 @@ from dataclasses import replace
 
 import torch
 
-from attacks.integrity.forging.greedy import Greedy
-from attacks.integrity.spoofing.fabricate import claimed
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Behaviour, Challenge, Forgery
-from fedsim.training import Batch, Claim, LocalWork, load_weights, sgd_step, weights_of
+from fedsim.attacks.integrity.forging.greedy import Greedy
+from fedsim.attacks.integrity.spoofing.fabricate import claimed
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Behaviour, Challenge, Forgery
+from fedsim.core.training import Batch, Claim, LocalWork, load_weights, sgd_step, weights_of
 
 
 class Forger(Behaviour):

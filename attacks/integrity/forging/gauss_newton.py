@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.func import functional_call, grad, jvp, vmap
 from torch.nn import functional
 
-from attacks.integrity.forging.replacement import expect_examples, targets
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Challenge, Forgery
-from fedsim.training import Batch
+from fedsim.attacks.integrity.forging.replacement import expect_examples, targets
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.training import Batch
 
 Residual = Callable[[Tensor], Tensor]
 DENSE = 7000  # unknowns of the normal equations

@@ -9,10 +9,10 @@ Caught by: any recomputed step, at a delta that was calibrated.
 
 import torch
 
-from attacks.integrity.forging.replacement import expect_examples, gap, replaced
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Challenge, Forgery
-from fedsim.training import Batch, batch_gradient
+from fedsim.attacks.integrity.forging.replacement import expect_examples, gap, replaced
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.training import Batch, batch_gradient
 
 
 class Greedy(Forgery):

@@ -9,10 +9,16 @@ Caught by: any recomputed step, at a delta that was calibrated.
 import torch
 from torch import Tensor
 
-from attacks.integrity.forging.replacement import expect_examples, flat_gradient, gap, replaced, targets
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Challenge, Forgery
-from fedsim.training import Batch, batch_gradient
+from fedsim.attacks.integrity.forging.replacement import (
+    expect_examples,
+    flat_gradient,
+    gap,
+    replaced,
+    targets,
+)
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.training import Batch, batch_gradient
 
 COORDINATES = 20_000  # of the gradient, drawn at random: enough to rank candidates by
 FINAL = 5  # candidates that are compared by their whole gradient

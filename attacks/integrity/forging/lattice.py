@@ -17,11 +17,11 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from attacks.integrity.forging.box import Vector, no_freedom
-from attacks.integrity.forging.first_layer import basis, first_layer
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Challenge, Forgery
-from fedsim.training import Batch
+from fedsim.attacks.integrity.forging.box import Vector, no_freedom
+from fedsim.attacks.integrity.forging.first_layer import basis, first_layer
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.training import Batch
 
 Whole = NDArray[np.int64]
 MOST = 110  # unknowns of a lattice: more cost time, and give no smaller residuals within bounds

@@ -8,10 +8,10 @@ Caught by: any recomputed step, at a delta that was calibrated.
 
 import torch
 
-from attacks.integrity.forging.replacement import expect_examples, replaced, targets
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Challenge, Forgery
-from fedsim.training import Batch
+from fedsim.attacks.integrity.forging.replacement import expect_examples, replaced, targets
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.training import Batch
 
 
 class Nearest(Forgery):

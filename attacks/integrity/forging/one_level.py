@@ -13,10 +13,10 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from attacks.integrity.forging.replacement import flat_gradient, targets
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Challenge, Forgery
-from fedsim.training import Batch, batch_gradient, exact_levels
+from fedsim.attacks.integrity.forging.replacement import flat_gradient, targets
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.training import Batch, batch_gradient, exact_levels
 
 
 class OneLevel(Forgery):

@@ -14,10 +14,10 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from attacks.integrity.forging.replacement import gap
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Challenge, Forgery
-from fedsim.training import Batch, batch_gradient
+from fedsim.attacks.integrity.forging.replacement import gap
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.training import Batch, batch_gradient
 
 EXACT = 1e-26  # of the gradient's squared length: nothing but rounding in float64
 

@@ -10,10 +10,10 @@ Caught by: looking at the pixels: they leave [0, 1].
 
 import torch
 
-from attacks.integrity.forging.first_layer import basis, first_layer
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Challenge, Forgery
-from fedsim.training import Batch
+from fedsim.attacks.integrity.forging.first_layer import basis, first_layer
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.training import Batch
 
 
 class Perturbation(Forgery):

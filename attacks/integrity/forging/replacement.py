@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Challenge
-from fedsim.training import Batch
-from fedsim.types import Weights
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Challenge
+from fedsim.core.training import Batch
+from fedsim.core.types import Weights
 
 
 def targets(challenge: Challenge) -> Tensor:

@@ -6,10 +6,10 @@ Assumes: the verifier looks at few steps, chosen at random.
 Caught by: looking at the largest update: the jump is many times any honest one.
 """
 
-from attacks.integrity.spoofing.fabricate import claimed, shifted
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Behaviour
-from fedsim.training import Claim, LocalWork, load_weights, sgd_step, weights_of
+from fedsim.attacks.integrity.spoofing.fabricate import claimed, shifted
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Behaviour
+from fedsim.core.training import Claim, LocalWork, load_weights, sgd_step, weights_of
 
 
 class Concatenation(Behaviour):

@@ -6,10 +6,10 @@ Assumes: a pull too small to be noticed still arrives.
 Caught by: any recomputed step, unless the pull is below delta, and then it arrives nowhere.
 """
 
-from attacks.integrity.spoofing.fabricate import claimed, moved, shifted
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Behaviour
-from fedsim.training import Claim, LocalWork, load_weights, sgd_step, weights_of
+from fedsim.attacks.integrity.spoofing.fabricate import claimed, moved, shifted
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Behaviour
+from fedsim.core.training import Claim, LocalWork, load_weights, sgd_step, weights_of
 
 
 class DirectedRetraining(Behaviour):

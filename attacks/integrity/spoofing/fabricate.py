@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from fedsim.training import Batch, Claim, LocalWork, Trace, batch_digest, claim_of
-from fedsim.types import Weights
+from fedsim.core.training import Batch, Claim, LocalWork, Trace, batch_digest, claim_of
+from fedsim.core.types import Weights
 
 
 def claimed(work: LocalWork, every_step: Sequence[Weights], batches: Sequence[Batch]) -> Claim:

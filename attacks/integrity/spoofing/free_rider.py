@@ -8,10 +8,10 @@ Caught by: any recomputed step.
 
 import torch
 
-from attacks.integrity.spoofing.fabricate import claimed, moved
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Behaviour
-from fedsim.training import Claim, LocalWork
+from fedsim.attacks.integrity.spoofing.fabricate import claimed, moved
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Behaviour
+from fedsim.core.training import Claim, LocalWork
 
 
 class FreeRider(Behaviour):

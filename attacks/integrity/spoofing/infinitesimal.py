@@ -8,9 +8,9 @@ Caught by: a pinned learning rate.
 
 import dataclasses
 
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Behaviour
-from fedsim.training import Claim, LocalWork, honest
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Behaviour
+from fedsim.core.training import Claim, LocalWork, honest
 
 
 class Infinitesimal(Behaviour):

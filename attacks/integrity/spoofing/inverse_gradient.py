@@ -15,11 +15,11 @@ import torch
 from scipy.optimize import NoConvergence, newton_krylov
 from torch import Tensor, nn
 
-from attacks.integrity.spoofing.fabricate import claimed, shifted
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Behaviour
-from fedsim.training import Batch, Claim, LocalWork, batch_gradient, load_weights
-from fedsim.types import Weights
+from fedsim.attacks.integrity.spoofing.fabricate import claimed, shifted
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Behaviour
+from fedsim.core.training import Batch, Claim, LocalWork, batch_gradient, load_weights
+from fedsim.core.types import Weights
 
 SOLVERS = ("picard", "newton_krylov")
 

@@ -6,10 +6,10 @@ Assumes: the verifier does not look whose and of which round a proof is.
 Caught by: the round and client inside the sealed proof, and the prover's signature around it.
 """
 
-from attacks.integrity.spoofing.free_rider import FreeRider
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Behaviour
-from fedsim.training import Claim, LocalWork
+from fedsim.attacks.integrity.spoofing.free_rider import FreeRider
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Behaviour
+from fedsim.core.training import Claim, LocalWork
 
 
 class Replay(Behaviour):

@@ -7,10 +7,10 @@ Caught by: any recomputed step, where it names its own data. Where it shows what
     accepted: a proof says that this data was trained on, not that the data is good.
 """
 
-from attacks.integrity.spoofing.fabricate import claimed
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Behaviour
-from fedsim.training import Batch, Claim, LocalWork, train_steps
+from fedsim.attacks.integrity.spoofing.fabricate import claimed
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Behaviour
+from fedsim.core.training import Batch, Claim, LocalWork, train_steps
 
 
 class WrongData(Behaviour):

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attacks.privacy.labels.counts import OPEN, deal
-from attacks.privacy.labels.last_layer import last_layer
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Attack
-from fedsim.types import Observation, Reconstruction, Task
+from fedsim.attacks.privacy.labels.counts import OPEN, deal
+from fedsim.attacks.privacy.labels.last_layer import last_layer
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Attack
+from fedsim.core.types import Observation, Reconstruction, Task
 
 
 class BiasCorrected(Attack):

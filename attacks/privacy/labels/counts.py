@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedsim.errors import FedsimError
+from fedsim.core.errors import FedsimError
 
 LARGEST_GUESS = 512  # examples: beyond, neighbouring batch sizes fit alike
 TOLERANCE = 0.1  # root mean square distance of the counts from whole numbers

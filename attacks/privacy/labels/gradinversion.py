@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from attacks.privacy.labels.last_layer import last_layer
-from fedsim.interfaces import Attack
-from fedsim.types import Observation, Reconstruction, Task
+from fedsim.attacks.privacy.labels.last_layer import last_layer
+from fedsim.core.interfaces import Attack
+from fedsim.core.types import Observation, Reconstruction, Task
 
 
 class GradInversion(Attack):

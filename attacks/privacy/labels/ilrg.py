@@ -18,11 +18,11 @@ import torch
 from scipy.sparse.linalg import LinearOperator, lsqr
 from torch import Tensor, nn
 
-from attacks.privacy.labels.counts import nearest_counts, whole_counts
-from attacks.privacy.labels.last_layer import LastLayer, last_layer
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Attack
-from fedsim.types import Observation, Reconstruction, Task
+from fedsim.attacks.privacy.labels.counts import nearest_counts, whole_counts
+from fedsim.attacks.privacy.labels.last_layer import LastLayer, last_layer
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Attack
+from fedsim.core.types import Observation, Reconstruction, Task
 
 MANY = 200  # classes
 

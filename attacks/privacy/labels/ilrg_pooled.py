@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from attacks.privacy.labels.counts import whole_counts
-from attacks.privacy.labels.ilrg import pooled_embedding
-from attacks.privacy.labels.last_layer import last_layer
-from fedsim.interfaces import Attack
-from fedsim.types import Observation, Reconstruction, Task
+from fedsim.attacks.privacy.labels.counts import whole_counts
+from fedsim.attacks.privacy.labels.ilrg import pooled_embedding
+from fedsim.attacks.privacy.labels.last_layer import last_layer
+from fedsim.core.interfaces import Attack
+from fedsim.core.types import Observation, Reconstruction, Task
 
 
 class ILRGPooled(Attack):

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from attacks.privacy.labels.counts import whole_counts
-from attacks.privacy.labels.ilrg import solve_proportions
-from attacks.privacy.labels.last_layer import class_means, last_layer, public_outputs
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Attack
-from fedsim.types import Observation, PublicImages, Reconstruction, Task
+from fedsim.attacks.privacy.labels.counts import whole_counts
+from fedsim.attacks.privacy.labels.ilrg import solve_proportions
+from fedsim.attacks.privacy.labels.last_layer import class_means, last_layer, public_outputs
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Attack
+from fedsim.core.types import Observation, PublicImages, Reconstruction, Task
 
 
 class ILRGPublic(Attack):

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from attacks.privacy.claims import checked, gradient_factor
+from fedsim.attacks.privacy.claims import checked, gradient_factor
+from fedsim.core.types import Observation, PublicImages, Task, Weights
 from fedsim.models.last_linear import last_features, last_linear_name
-from fedsim.types import Observation, PublicImages, Task, Weights
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -14,10 +14,10 @@ import torch
 from scipy.optimize import linprog
 from torch import nn
 
-from attacks.privacy.labels.last_layer import last_layer
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Attack
-from fedsim.types import Observation, Reconstruction, Task
+from fedsim.attacks.privacy.labels.last_layer import last_layer
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Attack
+from fedsim.core.types import Observation, Reconstruction, Task
 
 RANK_TOLERANCE = 1e-6  # of the largest singular value, above float32 noise
 

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from attacks.privacy.labels.counts import repair_counts, whole_counts
-from attacks.privacy.labels.ilrg import solve_proportions
-from attacks.privacy.labels.last_layer import LastLayer, class_means, last_layer, public_outputs
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Attack
-from fedsim.types import Observation, PublicImages, Reconstruction, Task
+from fedsim.attacks.privacy.labels.counts import repair_counts, whole_counts
+from fedsim.attacks.privacy.labels.ilrg import solve_proportions
+from fedsim.attacks.privacy.labels.last_layer import LastLayer, class_means, last_layer, public_outputs
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Attack
+from fedsim.core.types import Observation, PublicImages, Reconstruction, Task
 
 
 class RLU(Attack):

@@ -2,7 +2,7 @@
 
 import math
 
-from fedsim.errors import FedsimError
+from fedsim.core.errors import FedsimError
 
 
 def one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:

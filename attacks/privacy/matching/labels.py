@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor, nn
 
-from attacks.privacy import claims
-from attacks.privacy.labels.counts import repair_counts
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Attack
-from fedsim.types import Observation, Reconstruction, Task
+from fedsim.attacks.privacy import claims
+from fedsim.attacks.privacy.labels.counts import repair_counts
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Attack
+from fedsim.core.types import Observation, Reconstruction, Task
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

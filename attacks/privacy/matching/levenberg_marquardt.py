@@ -9,15 +9,15 @@ from torch import Tensor
 from torch.func import functional_call, grad, jvp, vjp, vmap
 from torch.nn import functional
 
-from attacks.privacy import claims
-from attacks.privacy.matching.checks import number, whole
-from attacks.privacy.matching.objectives import Euclidean, Objective
-from attacks.privacy.matching.optimisers import Optimiser
-from attacks.privacy.matching.priors import Prior
-from attacks.privacy.matching.problem import Problem, Variables
-from attacks.privacy.matching.watch import Watch
-from fedsim.errors import FedsimError
-from fedsim.types import Weights
+from fedsim.attacks.privacy import claims
+from fedsim.attacks.privacy.matching.checks import number, whole
+from fedsim.attacks.privacy.matching.objectives import Euclidean, Objective
+from fedsim.attacks.privacy.matching.optimisers import Optimiser
+from fedsim.attacks.privacy.matching.priors import Prior
+from fedsim.attacks.privacy.matching.problem import Problem, Variables
+from fedsim.attacks.privacy.matching.watch import Watch
+from fedsim.core.errors import FedsimError
+from fedsim.core.types import Weights
 
 
 class LevenbergMarquardt(Optimiser):

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from attacks.privacy.matching.module_calls import module_calls
-from fedsim.errors import FedsimError
-from fedsim.types import Observation, Task
+from fedsim.attacks.privacy.matching.module_calls import module_calls
+from fedsim.core.errors import FedsimError
+from fedsim.core.types import Observation, Task
 
 ROUNDING = 1e-7  # of float32, relative to the largest singular value
 CLEAR_GAP = 100.0  # between singular values of examples and those of noise

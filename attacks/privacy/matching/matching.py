@@ -17,23 +17,23 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from attacks.privacy import claims
-from attacks.privacy.matching import checks
-from attacks.privacy.matching.labels import FixedLabels, Joint, LabelSource
-from attacks.privacy.matching.linear_layers import linear_chain
-from attacks.privacy.matching.module_calls import outputs_size
-from attacks.privacy.matching.objectives import Objective
-from attacks.privacy.matching.optimisers import Optimiser
-from attacks.privacy.matching.parametrisations import Pixels, Span
-from attacks.privacy.matching.priors import BatchNormStatistics, Prior
-from attacks.privacy.matching.problem import Problem, Variables, private_copy
-from attacks.privacy.matching.starts import Start
-from attacks.privacy.matching.watch import Diverged, TimeIsUp, Watch
-from fedsim import progress
-from fedsim.errors import FedsimError, in_words
-from fedsim.interfaces import Attack
-from fedsim.randomness import generator
-from fedsim.types import Interrupted, Observation, Reconstruction, Task, Weights
+from fedsim.attacks.privacy import claims
+from fedsim.attacks.privacy.matching import checks
+from fedsim.attacks.privacy.matching.labels import FixedLabels, Joint, LabelSource
+from fedsim.attacks.privacy.matching.linear_layers import linear_chain
+from fedsim.attacks.privacy.matching.module_calls import outputs_size
+from fedsim.attacks.privacy.matching.objectives import Objective
+from fedsim.attacks.privacy.matching.optimisers import Optimiser
+from fedsim.attacks.privacy.matching.parametrisations import Pixels, Span
+from fedsim.attacks.privacy.matching.priors import BatchNormStatistics, Prior
+from fedsim.attacks.privacy.matching.problem import Problem, Variables, private_copy
+from fedsim.attacks.privacy.matching.starts import Start
+from fedsim.attacks.privacy.matching.watch import Diverged, TimeIsUp, Watch
+from fedsim.core import progress
+from fedsim.core.errors import FedsimError, in_words
+from fedsim.core.interfaces import Attack
+from fedsim.core.randomness import generator
+from fedsim.core.types import Interrupted, Observation, Reconstruction, Task, Weights
 
 log = logging.getLogger(__name__)
 ATTEMPTS = 3  # new seeds for a restart that diverges

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedsim.types import Task
+from fedsim.core.types import Task
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from attacks.privacy.matching.checks import one_of
+from fedsim.attacks.privacy.matching.checks import one_of
 
 Gradient = Sequence[Tensor]  # one tensor a parameter, in the order of model.named_parameters()
 # Value, and derivative by each tensor; the latter is overwritten by the next call.

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import torch
 
-from attacks.privacy.matching.checks import number, one_of, whole
-from attacks.privacy.matching.objectives import Objective
-from attacks.privacy.matching.priors import Prior
-from attacks.privacy.matching.problem import Problem, Variables
-from attacks.privacy.matching.watch import Watch
+from fedsim.attacks.privacy.matching.checks import number, one_of, whole
+from fedsim.attacks.privacy.matching.objectives import Objective
+from fedsim.attacks.privacy.matching.priors import Prior
+from fedsim.attacks.privacy.matching.problem import Problem, Variables
+from fedsim.attacks.privacy.matching.watch import Watch
 
 BETAS = (0.9, 0.999)  # Adam's memory of slopes and of their squares
 

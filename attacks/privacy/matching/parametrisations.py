@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from attacks.privacy.matching.linear_layers import LinearLayer, input_span
-from fedsim.errors import FedsimError
-from fedsim.types import Task
+from fedsim.attacks.privacy.matching.linear_layers import LinearLayer, input_span
+from fedsim.core.errors import FedsimError
+from fedsim.core.types import Task
 
 
 class Pixels(nn.Module):

@@ -27,16 +27,16 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from attacks.privacy import claims
-from attacks.privacy.least_squares import fit
-from attacks.privacy.matching import checks
-from attacks.privacy.matching.linear_layers import LinearLayer, affine_span, linear_chain, row_space
-from attacks.privacy.matching.problem import private_copy
-from fedsim import progress
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Attack
-from fedsim.randomness import generator
-from fedsim.types import Interrupted, Observation, Reconstruction, Task
+from fedsim.attacks.privacy import claims
+from fedsim.attacks.privacy.least_squares import fit
+from fedsim.attacks.privacy.matching import checks
+from fedsim.attacks.privacy.matching.linear_layers import LinearLayer, affine_span, linear_chain, row_space
+from fedsim.attacks.privacy.matching.problem import private_copy
+from fedsim.core import progress
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Attack
+from fedsim.core.randomness import generator
+from fedsim.core.types import Interrupted, Observation, Reconstruction, Task
 
 log = logging.getLogger(__name__)
 SAME = 1e-3  # of the typical length: two points nearer than this are one image

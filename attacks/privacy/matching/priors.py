@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from attacks.privacy.matching.checks import number
+from fedsim.attacks.privacy.matching.checks import number
 
 Term = tuple[float, Tensor, Tensor | None]  # value; an output, and the derivative of the value by it
 Penalty = Callable[[Tensor], Term]

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from attacks.privacy.matching.objectives import Distance
-from attacks.privacy.matching.parametrisations import Pixels
-from attacks.privacy.matching.priors import Penalty
+from fedsim.attacks.privacy.matching.objectives import Distance
+from fedsim.attacks.privacy.matching.parametrisations import Pixels
+from fedsim.attacks.privacy.matching.priors import Penalty
+from fedsim.core.types import Observation, Task, Weights
 from fedsim.models.batch_norm import set_batch_norm
-from fedsim.types import Observation, Task, Weights
 
 Variables = list[Tensor]  # the point, and the label logits when they are searched for too
 Slopes = Callable[[Weights, Tensor, Tensor], Sequence[Tensor]]  # of the loss by the weights

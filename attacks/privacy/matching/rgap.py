@@ -25,13 +25,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from attacks.privacy.claims import checked, gradient_factor
-from attacks.privacy.matching.checks import number
-from attacks.privacy.matching.module_calls import module_calls
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Attack
+from fedsim.attacks.privacy.claims import checked, gradient_factor
+from fedsim.attacks.privacy.matching.checks import number
+from fedsim.attacks.privacy.matching.module_calls import module_calls
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Attack
+from fedsim.core.types import Observation, Reconstruction, Task
 from fedsim.models.layers import Normalize
-from fedsim.types import Observation, Reconstruction, Task
 
 SOLVES = 10  # with constraints, where equations are too few
 TRANSPARENT = (Normalize, nn.Flatten, nn.Identity, nn.Dropout)  # of evaluation mode

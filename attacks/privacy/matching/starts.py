@@ -3,8 +3,8 @@
 import torch
 from torch import Generator, Tensor
 
-from attacks.privacy.matching.checks import number, whole
-from fedsim.types import Task
+from fedsim.attacks.privacy.matching.checks import number, whole
+from fedsim.core.types import Task
 
 
 class Start:

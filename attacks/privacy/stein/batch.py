@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.privacy import claims
-from attacks.privacy.least_squares import fit
-from attacks.privacy.stein.completion import complete
-from attacks.privacy.stein.decomposition import coefficients, diagonalise
-from attacks.privacy.stein.head import Form, Head
-from attacks.privacy.stein.membership import Columns, separable
-from attacks.privacy.stein.quadrature import coefficient, usable_orders
-from fedsim.errors import FedsimError
+from fedsim.attacks.privacy import claims
+from fedsim.attacks.privacy.least_squares import fit
+from fedsim.attacks.privacy.stein.completion import complete
+from fedsim.attacks.privacy.stein.decomposition import coefficients, diagonalise
+from fedsim.attacks.privacy.stein.head import Form, Head
+from fedsim.attacks.privacy.stein.membership import Columns, separable
+from fedsim.attacks.privacy.stein.quadrature import coefficient, usable_orders
+from fedsim.core.errors import FedsimError
 
 EXACT = 1e-4  # relative residual of a column that passes for an input's, where gradients are exact
 LOOSEST = 0.3  # of noisy ones: a wrong column has about 0.5

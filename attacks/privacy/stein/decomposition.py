@@ -8,7 +8,7 @@ import torch
 from tensorly.decomposition import parafac
 from torch import Tensor
 
-from attacks.privacy.least_squares import fit
+from fedsim.attacks.privacy.least_squares import fit
 
 TRIES = 30  # random contractions, of which the best fit is taken
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from attacks.privacy.claims import checked, gradient_factor, local_training
-from attacks.privacy.matching.linear_layers import linear_names
-from attacks.privacy.stein.quadrature import Activation
-from fedsim.errors import FedsimError
+from fedsim.attacks.privacy.claims import checked, gradient_factor, local_training
+from fedsim.attacks.privacy.matching.linear_layers import linear_names
+from fedsim.attacks.privacy.stein.quadrature import Activation
+from fedsim.core.errors import FedsimError
+from fedsim.core.types import Observation, Task, Weights
 from fedsim.models.last_linear import layer_inputs
-from fedsim.types import Observation, Task, Weights
 
 LEVEL = 0.3  # of the output weights: small, so that softmax is nearly even and no lambda_i near zero
 PROBES = 64  # images of noise that measure the size of features

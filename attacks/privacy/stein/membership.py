@@ -11,7 +11,7 @@ import torch
 from scipy.optimize import linprog
 from torch import Tensor
 
-from attacks.privacy.stein.quadrature import Activation, slope_levels, slopes
+from fedsim.attacks.privacy.stein.quadrature import Activation, slope_levels, slopes
 
 ROOM = 2**24  # entries of the largest temporary tensor
 

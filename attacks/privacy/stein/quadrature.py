@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from fedsim.errors import FedsimError
+from fedsim.core.errors import FedsimError
 
 Activation = Callable[[Tensor], Tensor]
 

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from attacks.privacy import claims
-from attacks.privacy.least_squares import fit
-from attacks.privacy.matching import checks
-from attacks.privacy.stein.decomposition import decompose, powers
-from attacks.privacy.stein.head import (
+from fedsim.attacks.privacy import claims
+from fedsim.attacks.privacy.least_squares import fit
+from fedsim.attacks.privacy.matching import checks
+from fedsim.attacks.privacy.stein.decomposition import decompose, powers
+from fedsim.attacks.privacy.stein.head import (
     Form,
     Head,
     class_levels,
@@ -33,7 +33,7 @@ from attacks.privacy.stein.head import (
     input_norm,
     read_head,
 )
-from attacks.privacy.stein.moments import (
+from fedsim.attacks.privacy.stein.moments import (
     Units,
     first_moment,
     leading_subspace,
@@ -43,11 +43,11 @@ from attacks.privacy.stein.moments import (
     third_times,
     third_unfolded,
 )
-from attacks.privacy.stein.quadrature import Activation, best_bias, coefficient, usable_orders
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Attack
-from fedsim.randomness import generator
-from fedsim.types import Observation, Reconstruction, Task, Weights
+from fedsim.attacks.privacy.stein.quadrature import Activation, best_bias, coefficient, usable_orders
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Attack
+from fedsim.core.randomness import generator
+from fedsim.core.types import Observation, Reconstruction, Task, Weights
 
 CHUNK = 2**24  # entries of the weights that are looked at in one go
 NORMS = torch.linspace(0.05, 4, 400, dtype=torch.float64)  # of inputs, in units of the expected one

@@ -24,19 +24,27 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from attacks.privacy import claims
-from attacks.privacy.labels.counts import OPEN, deal
-from attacks.privacy.least_squares import fit
-from attacks.privacy.matching import checks
-from attacks.privacy.matching.linear_layers import clear_rank
-from attacks.privacy.stein.batch import Batch
-from attacks.privacy.stein.head import Form, Head, craft_head, denormalised, find_head, input_norm, read_head
-from attacks.privacy.stein.quadrature import best_bias, slope_levels, slopes, strength
-from fedsim import progress
-from fedsim.errors import FedsimError, in_words
-from fedsim.interfaces import Attack
-from fedsim.randomness import generator
-from fedsim.types import Interrupted, Observation, Reconstruction, Task, Weights
+from fedsim.attacks.privacy import claims
+from fedsim.attacks.privacy.labels.counts import OPEN, deal
+from fedsim.attacks.privacy.least_squares import fit
+from fedsim.attacks.privacy.matching import checks
+from fedsim.attacks.privacy.matching.linear_layers import clear_rank
+from fedsim.attacks.privacy.stein.batch import Batch
+from fedsim.attacks.privacy.stein.head import (
+    Form,
+    Head,
+    craft_head,
+    denormalised,
+    find_head,
+    input_norm,
+    read_head,
+)
+from fedsim.attacks.privacy.stein.quadrature import best_bias, slope_levels, slopes, strength
+from fedsim.core import progress
+from fedsim.core.errors import FedsimError, in_words
+from fedsim.core.interfaces import Attack
+from fedsim.core.randomness import generator
+from fedsim.core.types import Interrupted, Observation, Reconstruction, Task, Weights
 
 log = logging.getLogger(__name__)
 PATIENCE = 6  # rounds without a new input

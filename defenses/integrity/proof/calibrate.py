@@ -7,16 +7,16 @@ Paper: Jia et al., Proof-of-Learning: Definitions and Practice (S&P 2021): table
 import time
 from collections.abc import Callable, Iterator
 
-from defenses.integrity.proof.central import batch_at, central_indices, train_centrally
-from defenses.integrity.proof.distances import distance
-from defenses.integrity.proof.initialisation import initial_problem
-from defenses.integrity.proof.reproduction import batch_sizes, machines, precision, reproduction
-from defenses.integrity.proof.verify import Thoroughness, chosen_places
-from fedsim.errors import FedsimError
-from fedsim.interfaces import CentralTraining, Finding
-from fedsim.randomness import generator
-from fedsim.training import sgd_step, weights_of
-from fedsim.types import Weights
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import CentralTraining, Finding
+from fedsim.core.randomness import generator
+from fedsim.core.training import sgd_step, weights_of
+from fedsim.core.types import Weights
+from fedsim.defenses.integrity.proof.central import batch_at, central_indices, train_centrally
+from fedsim.defenses.integrity.proof.distances import distance
+from fedsim.defenses.integrity.proof.initialisation import initial_problem
+from fedsim.defenses.integrity.proof.reproduction import batch_sizes, machines, precision, reproduction
+from fedsim.defenses.integrity.proof.verify import Thoroughness, chosen_places
 
 
 def calibrate(training: CentralTraining, kind: str) -> list[Finding]:

@@ -11,15 +11,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from torch import Tensor
 
-from defenses.integrity.proof.proof import proof_of, to_bytes
-from defenses.integrity.proof.seal import reading_key, seal, signing_key
-from defenses.integrity.proof.verify import Expected, Reveal, Thoroughness, verify
-from fedsim.errors import FedsimError
-from fedsim.interfaces import CentralTraining
-from fedsim.randomness import generator
-from fedsim.storage import Storage
-from fedsim.training import Batch, Trace, batch_digest, sgd_step, weights_of
-from fedsim.types import Verdict, Weights
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import CentralTraining
+from fedsim.core.randomness import generator
+from fedsim.core.training import Batch, Trace, batch_digest, sgd_step, weights_of
+from fedsim.core.types import Verdict, Weights
+from fedsim.defenses.integrity.proof.proof import proof_of, to_bytes
+from fedsim.defenses.integrity.proof.seal import reading_key, seal, signing_key
+from fedsim.defenses.integrity.proof.verify import Expected, Reveal, Thoroughness, verify
+from fedsim.storage.folder import Storage
 
 FILE = "training.proof"
 LARGEST = 16 * 2**30  # bytes of a proof that is read at all

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedsim.types import Weights
+from fedsim.core.types import Weights
 
 DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "l1": lambda one, other: (one - other).abs().sum(),

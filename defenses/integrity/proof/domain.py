@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from fedsim.training import Batch
-from fedsim.types import Task
+from fedsim.core.training import Batch
+from fedsim.core.types import Task
 
 DOMAINS = ("uint8", "box", "real")  # from the strictest: whole grey levels, pixels in [0, 1], any numbers
 REAL_LABELS = "real labels"  # images, with shares of classes that may be any numbers

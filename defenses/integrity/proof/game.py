@@ -5,12 +5,18 @@ Paper: Suliman et al., Towards a Re-evaluation of Data Forging Attacks in Practi
 
 import torch
 
-from defenses.integrity.proof.distances import distance
-from defenses.integrity.proof.domain import batch_problem, domain_of, examples_of, images_problem, same_batch
-from defenses.integrity.proof.reproduction import LEAST, SAFETY, variations
-from fedsim.errors import in_words
-from fedsim.interfaces import RecordedStep, StepVerdict
-from fedsim.training import Batch, arithmetic, load_weights, sgd_step, weights_of
+from fedsim.core.errors import in_words
+from fedsim.core.interfaces import RecordedStep, StepVerdict
+from fedsim.core.training import Batch, arithmetic, load_weights, sgd_step, weights_of
+from fedsim.defenses.integrity.proof.distances import distance
+from fedsim.defenses.integrity.proof.domain import (
+    batch_problem,
+    domain_of,
+    examples_of,
+    images_problem,
+    same_batch,
+)
+from fedsim.defenses.integrity.proof.reproduction import LEAST, SAFETY, variations
 
 EPSILON = torch.finfo(torch.float32).eps
 

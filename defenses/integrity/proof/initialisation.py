@@ -12,7 +12,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from fedsim.types import Weights
+from fedsim.core.types import Weights
 
 DRAWS = 20  # fresh initialisations to compare with
 MOST = 200_000  # entries of them for each tensor

@@ -9,8 +9,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fedsim.errors import FedsimError
-from fedsim.storage import Storage
+from fedsim.core.errors import FedsimError
+from fedsim.storage.folder import Storage
 
 FIRST = "0" * 64
 

@@ -15,9 +15,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from fedsim.errors import FedsimError
-from fedsim.training import Trace, tensors_digest
-from fedsim.types import Weights
+from fedsim.core.errors import FedsimError
+from fedsim.core.training import Trace, tensors_digest
+from fedsim.core.types import Weights
 
 VERSION = 1
 PRECISIONS: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}

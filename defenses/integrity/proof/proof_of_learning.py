@@ -9,20 +9,20 @@ from pathlib import Path
 
 from torch import Tensor
 
-from defenses.integrity.proof import calibrate, central, ledger
-from defenses.integrity.proof.distances import LIMITED
-from defenses.integrity.proof.domain import DOMAINS
-from defenses.integrity.proof.game import judge_step
-from defenses.integrity.proof.proof import proof_of, to_bytes
-from defenses.integrity.proof.seal import reading_key, seal, signing_key
-from defenses.integrity.proof.suspicion import suspicions
-from defenses.integrity.proof.verify import Expected, Thoroughness, verify
-from fedsim.errors import FedsimError
-from fedsim.interfaces import Audit, CentralTraining, Finding, RecordedStep, StepVerdict, Submission
-from fedsim.randomness import generator
-from fedsim.storage import Storage
-from fedsim.training import Batch, Claim
-from fedsim.types import Verdict, Weights
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Audit, CentralTraining, Finding, RecordedStep, StepVerdict, Submission
+from fedsim.core.randomness import generator
+from fedsim.core.training import Batch, Claim
+from fedsim.core.types import Verdict, Weights
+from fedsim.defenses.integrity.proof import calibrate, central, ledger
+from fedsim.defenses.integrity.proof.distances import LIMITED
+from fedsim.defenses.integrity.proof.domain import DOMAINS
+from fedsim.defenses.integrity.proof.game import judge_step
+from fedsim.defenses.integrity.proof.proof import proof_of, to_bytes
+from fedsim.defenses.integrity.proof.seal import reading_key, seal, signing_key
+from fedsim.defenses.integrity.proof.suspicion import suspicions
+from fedsim.defenses.integrity.proof.verify import Expected, Thoroughness, verify
+from fedsim.storage.folder import Storage
 
 LEDGER = "ledger.jsonl"
 

@@ -15,11 +15,9 @@ from functools import partial
 import torch
 from torch import nn
 
-from defenses.integrity.proof.central import batch_at, train_centrally
-from defenses.integrity.proof.distances import DISTANCES, distance
-from fedsim.interfaces import CentralTraining, Finding
-from fedsim.randomness import generator
-from fedsim.training import (
+from fedsim.core.interfaces import CentralTraining, Finding
+from fedsim.core.randomness import generator
+from fedsim.core.training import (
     Batch,
     Trace,
     apply_step,
@@ -29,7 +27,9 @@ from fedsim.training import (
     sgd_step,
     weights_of,
 )
-from fedsim.types import Weights
+from fedsim.core.types import Weights
+from fedsim.defenses.integrity.proof.central import batch_at, train_centrally
+from fedsim.defenses.integrity.proof.distances import DISTANCES, distance
 
 SAFETY = 10.0  # delta, in units of the largest honest error
 LEAST = 1e-9  # where nothing differed here, another machine may still

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from defenses.integrity.proof.proof import Malformed, canonical, read_header
-from fedsim.errors import FedsimError
+from fedsim.core.errors import FedsimError
+from fedsim.defenses.integrity.proof.proof import Malformed, canonical, read_header
 
 MAGIC = b"FEDSIMPL"
 VERSION = 1

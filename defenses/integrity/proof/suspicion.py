@@ -5,7 +5,7 @@ None is proof: each has honest batches that look strange, which ROC curves show.
 
 import torch
 
-from fedsim.training import Batch
+from fedsim.core.training import Batch
 
 NEIGHBOURS = 5
 

@@ -14,14 +14,22 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from torch import Generator, nn
 
-from defenses.integrity.proof.distances import distance
-from defenses.integrity.proof.domain import batch_problem
-from defenses.integrity.proof.initialisation import initial_problem
-from defenses.integrity.proof.proof import Malformed, Proof, from_bytes
-from defenses.integrity.proof.seal import BadSignature, Unreadable, unseal
-from fedsim.errors import FedsimError, in_words, shortened
-from fedsim.training import Batch, Trace, batch_digest, load_weights, sgd_step, tensors_digest, weights_of
-from fedsim.types import Task, Verdict, Weights, form_problem
+from fedsim.core.errors import FedsimError, in_words, shortened
+from fedsim.core.training import (
+    Batch,
+    Trace,
+    batch_digest,
+    load_weights,
+    sgd_step,
+    tensors_digest,
+    weights_of,
+)
+from fedsim.core.types import Task, Verdict, Weights, form_problem
+from fedsim.defenses.integrity.proof.distances import distance
+from fedsim.defenses.integrity.proof.domain import batch_problem
+from fedsim.defenses.integrity.proof.initialisation import initial_problem
+from fedsim.defenses.integrity.proof.proof import Malformed, Proof, from_bytes
+from fedsim.defenses.integrity.proof.seal import BadSignature, Unreadable, unseal
 
 Reveal = Callable[[Sequence[int], Sequence[tuple[int, ...]]], Sequence[Batch]]
 

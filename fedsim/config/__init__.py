@@ -1,0 +1,1 @@
+"""From yaml files and overrides to objects."""

@@ -1,0 +1,77 @@
+"""Whose code a stored config may name: a run folder from elsewhere must not run what it likes.
+
+`replay` and `resume` build objects from a config.yaml. They build fedsim's own: what a yaml of conf/ names,
+and classes of attacks/ and defenses/. Anything else runs only if the user names it on the command line.
+"""
+
+import functools
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from fedsim.config.catalog import config_dir
+from fedsim.core.errors import FedsimError
+
+OWN_PACKAGES = ("fedsim.attacks.", "fedsim.defenses.")
+USER_MODEL = "fedsim.models.foreign.user_model"  # calls what its `name` says
+OWN_FUNCTIONS = (USER_MODEL, "fedsim.lab.tapped.tapped_data")  # that no yaml names
+
+
+def check_trusted(config: DictConfig, arguments: Sequence[str], allowed: Sequence[str] = ()) -> None:
+    """Refuse a stored config that names code which is neither ours nor named on the command line."""
+    named = {word for argument in arguments for word in re.split(r"[^\w.]+", argument)}
+    for target in _targets(OmegaConf.to_container(config)):
+        if target not in named and not _is_own(target) and not any(_is_below(target, a) for a in allowed):
+            raise FedsimError(
+                f"config.yaml wants to run {target!r}, which is not fedsim's own. Remedy, if you know and "
+                f"trust it: allow={target.rpartition('.')[0] or target}"
+            )
+
+
+def _targets(node: Any) -> Iterator[str]:
+    """Return every callable that a config names."""
+    if isinstance(node, dict) and "_target_" in node:
+        yield str(node["_target_"])
+        if node["_target_"] == USER_MODEL:
+            yield str(node.get("name"))
+    for child in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from _targets(child)
+
+
+def _is_own(target: str) -> bool:
+    if target in OWN_FUNCTIONS or target in _named_by_yamls():
+        return True
+    return target.startswith(OWN_PACKAGES) and inspect.isclass(_defined(target))
+
+
+def _is_below(target: str, prefix: str) -> bool:
+    """Say whether a package or module that the user permits defines this, and does not only import it."""
+    if not prefix or not f"{target}.".startswith(f"{prefix}."):
+        return False
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)  # last: a folder of the user's must not stand for one of ours
+    return _defined(target) is not None
+
+
+def _defined(target: str) -> Any:
+    """Return what a module defines under a name; None: nothing, or something from elsewhere."""
+    module_name, _, name = target.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module_name), name)
+    except Exception:  # whatever a module does when it is imported: whoever builds it will say
+        return None
+    return found if getattr(found, "__module__", None) == module_name else None
+
+
+@functools.cache
+def _named_by_yamls() -> frozenset[str]:
+    """Return all targets of conf/."""
+    configs = (yaml.safe_load(path.read_text(encoding="utf-8")) for path in config_dir().rglob("*.yaml"))
+    return frozenset(target for config in configs for target in _targets(config))

@@ -1,0 +1,1 @@
+"""What everything stands on: types, interfaces, errors, randomness."""

@@ -1,0 +1,182 @@
+"""Local training as a trace: the weights on the way, and the batches that led from one to the next."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional
+
+from fedsim.core.types import Task, Weights
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Batch:
+    """The images and labels of one step."""
+
+    images: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trace:
+    """Plain SGD on the mean cross-entropy, as it was done or is claimed to have been done."""
+
+    checkpoints: tuple[Weights, ...]  # before steps 0, k, 2k, ..., and after the last
+    every: int  # k
+    learning_rate: float
+    indices: tuple[tuple[int, ...], ...]  # of each step's examples in the prover's data
+    digests: tuple[str, ...]  # of each step's batch
+
+    def span(self, place: int) -> range:
+        """Return the steps between a checkpoint and the next."""
+        return range(place * self.every, min((place + 1) * self.every, len(self.digests)))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LocalWork:
+    """What a client is asked to do in a round of fedavg."""
+
+    round: int
+    client: int
+    model: nn.Module
+    sent: Weights
+    steps: int
+    learning_rate: float
+    every: int  # steps between the checkpoints of a trace
+    indices: Callable[[int], Tensor]  # of a step's examples, in the client's data
+    batch: Callable[[Tensor], Batch]  # the examples at these indices
+    task: Task
+    owned: Tensor  # indices of the client's own examples
+    generator: Generator  # for whoever needs chance
+
+    def own_batches(self) -> list[Batch]:
+        """Return the batches of all steps, in order."""
+        return [self.batch(self.indices(step)) for step in range(self.steps)]
+
+    def own_indices(self) -> tuple[tuple[int, ...], ...]:
+        """Return where they lie."""
+        return tuple(tuple(self.indices(step).tolist()) for step in range(self.steps))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Claim:
+    """What a client says that it did: its update, the trace behind it, and the batches it would show."""
+
+    update: Weights
+    trace: Trace
+    batches: tuple[Batch, ...]
+
+
+def honest(work: LocalWork) -> Claim:
+    """Do the work as asked."""
+    batches = work.own_batches()
+    trace = train_steps(
+        work.model,
+        work.sent,
+        batches,
+        work.own_indices(),
+        learning_rate=work.learning_rate,
+        every=work.every,
+    )
+    return claim_of(work.sent, trace, batches)
+
+
+def claim_of(sent: Weights, trace: Trace, batches: Sequence[Batch]) -> Claim:
+    """Return the claim that a trace led from the weights sent to its last checkpoint."""
+    last = trace.checkpoints[-1]
+    return Claim(update={name: last[name] - sent[name] for name in sent}, trace=trace, batches=tuple(batches))
+
+
+def train_steps(
+    model: nn.Module,
+    start: Weights,
+    batches: Sequence[Batch],
+    indices: tuple[tuple[int, ...], ...],
+    *,
+    learning_rate: float,
+    every: int,
+) -> Trace:
+    """Train from these weights, a step a batch, and record the way."""
+    load_weights(model, start)
+    checkpoints, digests = [weights_of(model)], list[str]()
+    for number, batch in enumerate(batches, start=1):
+        sgd_step(model, batch, learning_rate)
+        digests.append(batch_digest(batch))
+        if number % every == 0 or number == len(batches):
+            checkpoints.append(weights_of(model))
+    return Trace(
+        checkpoints=tuple(checkpoints),
+        every=every,
+        learning_rate=learning_rate,
+        indices=indices,
+        digests=tuple(digests),
+    )
+
+
+def arithmetic(precision: str) -> AbstractContextManager[Any]:
+    """Return the context in which steps are computed: autocast for bfloat16 and float16."""
+    if precision in ("float32", "float64"):
+        return nullcontext()
+    # No cache: it would keep the first step's casts of the weights for all steps.
+    return torch.autocast("cpu", dtype=getattr(torch, precision), cache_enabled=False)
+
+
+def sgd_step(model: nn.Module, batch: Batch, learning_rate: float) -> None:
+    """Take one step in place."""
+    # Kernels, and so the last bits, are chosen by strides too, which a copy over the wire does not keep.
+    images = torch.empty(batch.images.shape, dtype=batch.images.dtype, device=batch.images.device)
+    gradient, _ = batch_gradient(model, images.copy_(batch.images), batch.labels)
+    apply_step(model, gradient, learning_rate)
+
+
+def apply_step(model: nn.Module, gradient: Weights, learning_rate: float) -> None:
+    """Subtract a gradient from a model's parameters."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.sub_(gradient[name], alpha=learning_rate)
+
+
+def batch_gradient(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Weights, float]:
+    """Return the gradient of the mean cross-entropy over a batch, and the loss."""
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    loss = functional.cross_entropy(model(images), labels)
+    gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
+    return dict(zip(names, gradients, strict=True)), float(loss.detach())
+
+
+def exact_levels(images: Tensor) -> Tensor:
+    """Return images in float64, with grey levels as exact multiples of 1/255: float32 rounds them."""
+    levels = torch.round(images * 255)
+    return torch.where(levels / 255 == images, levels.double() / 255, images.double())
+
+
+def load_weights(model: nn.Module, weights: Weights) -> None:
+    """Copy weights into a model's parameters."""
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():  # all in one call: small tensors cost more to call than to copy
+        torch._foreach_copy_(list(parameters.values()), [weights[name] for name in parameters])
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return a copy of a model's parameters."""
+    return {name: parameter.detach().cpu().clone() for name, parameter in model.named_parameters()}
+
+
+def batch_digest(batch: Batch) -> str:
+    """Return the SHA-256 of a batch: type, shape and raw bytes of its images and of its labels."""
+    return tensors_digest({"images": batch.images, "labels": batch.labels})
+
+
+def tensors_digest(tensors: Weights) -> str:
+    """Return the SHA-256 of named tensors, in their order."""
+    digest = hashlib.sha256()
+    for name, tensor in tensors.items():
+        values = np.ascontiguousarray(tensor.detach().cpu().numpy())
+        digest.update(f"{name} {values.dtype.str} {values.shape} ".encode())
+        digest.update(values.data)  # no copy
+    return digest.hexdigest()

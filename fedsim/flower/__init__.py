@@ -1,0 +1,1 @@
+"""Flower rounds: server, clients, engines, the wiretap."""

@@ -1,0 +1,1 @@
+"""Trainings outside of a federation: proved, verified, forged."""

@@ -1,0 +1,1 @@
+"""Experiments from first round to scores."""

@@ -1,0 +1,268 @@
+"""Attack every saved observation, and score the guesses: one after another, or many processes at once."""
+
+import copy
+import dataclasses
+import functools
+import logging
+import math
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from fedsim.core import progress
+from fedsim.core.errors import FedsimError, in_words
+from fedsim.core.training import load_weights
+from fedsim.core.types import ALL, Fault, Interrupted, KnownDefense, Observation, Reconstruction, Score, Truth
+from fedsim.models.batch_norm import set_batch_norm
+from fedsim.models.foreign import fitted
+from fedsim.models.last_linear import last_linear_name, layer_inputs
+from fedsim.storage.logs import logged
+from fedsim.storage.runfolder import RunFolder, ScoreRow
+
+if TYPE_CHECKING:
+    from fedsim.lab.experiment import Experiment
+
+log = logging.getLogger(__name__)
+FAULT = "fault"  # the metric name of a scores.csv line that reports a failure
+
+
+class Refusal(Fault):
+    """An attack's own words on why it cannot work on an observation; a plain Fault is a crash."""
+
+
+class GaveUp(FedsimError):
+    """The attack says of every observation why it cannot work on it: a defence may be meant to do that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Errand:
+    """An observation to attack, for a process that has nothing but the run folder."""
+
+    config_text: str
+    source: RunFolder
+    target: RunFolder
+    round: int
+    client: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Outcome:
+    """What came of an attack: its lines of scores.csv, and its failure if it failed."""
+
+    rows: list[ScoreRow]
+    fault: Fault | None = None
+    interrupted: Interrupted | None = None  # what it has counts, and the run ends
+
+
+def assess(experiment: "Experiment", source: RunFolder, target: RunFolder) -> None:
+    """Attack every saved observation, keep the guesses, and score them against the truth."""
+    rows, failed = [fault_row(fault, experiment.attack_name) for fault in source.faults()], list[Fault]()
+    places = source.observed()
+    interrupted = None
+    try:
+        with progress.bar("attacks", len(places)) as advance:
+            for done, outcome in enumerate(_outcomes(experiment, source, target, places), start=1):
+                rows += outcome.rows
+                if outcome.fault is not None:
+                    failed.append(outcome.fault)
+                interrupted = outcome.interrupted or interrupted
+                advance(done)
+        if interrupted is not None:
+            raise interrupted
+    finally:  # an interrupted run keeps what it has
+        target.write_scores(rows)
+    if failed and len(failed) == len(places):
+        words = f"the attack failed on all {len(places)} observations; the first: {failed[0].reason}"
+        raise GaveUp(words) if all(isinstance(fault, Refusal) for fault in failed) else FedsimError(words)
+
+
+def _outcomes(
+    experiment: "Experiment", source: RunFolder, target: RunFolder, places: Sequence[tuple[int, int]]
+) -> Iterator[Outcome]:
+    """Attack the observations at these places, in order; several processes give the same bits as one."""
+    if experiment.attackers == 1 or len(places) < 2:
+        # The attack's own model, holding what was sent: alike in a replay.
+        model = copy.deepcopy(experiment.model).to(experiment.device)
+        for place in places:
+            yield (outcome := _outcome(experiment, model, source, target, *place))
+            if outcome.interrupted is not None:
+                return
+        return
+    errands = (
+        Errand(config_text=experiment.config_text, source=source, target=target, round=round, client=client)
+        for round, client in places
+    )
+    yield from experiment.engine.spread(run_errand, errands, min(experiment.attackers, len(places)))
+
+
+def run_errand(errand: Errand) -> Outcome:
+    """Attack one observation in a process that was started for such errands."""
+    experiment, model = _rebuilt(errand.config_text)
+    torch.set_num_threads(experiment.threads)
+    with logged(errand.target.path):
+        log.debug("attacking round %d, client %d", errand.round, errand.client)
+        return _outcome(experiment, model, errand.source, errand.target, errand.round, errand.client)
+
+
+@functools.lru_cache(maxsize=1)
+def _rebuilt(config_text: str) -> tuple["Experiment", nn.Module]:
+    from fedsim.config import build  # which builds experiments, and so needs this module
+
+    experiment = build.experiment(build.parse_text(config_text))
+    return experiment, copy.deepcopy(experiment.model).to(experiment.device)
+
+
+def _outcome(
+    experiment: "Experiment", model: nn.Module, source: RunFolder, target: RunFolder, round: int, client: int
+) -> Outcome:
+    try:
+        seen = source.observation(round, client)
+        fitted(experiment.model, seen)  # a foreign model's buffers, which the evaluator needs too
+        observation = _as_known(experiment, fitted(model, seen))
+    except FedsimError as error:  # a file that cannot be read, or not by this model
+        log.warning("round %d, client %d: %s", round, client, error)
+        unread = Fault(round=round, client=client, reason=str(error))
+        return Outcome(rows=[fault_row(unread, experiment.attack_name)], fault=unread)
+    load_weights(model, observation.sent)
+    size = _size_row(experiment, observation)
+    try:
+        kept = target.guess(round, client, whole=True)  # of a resumed run
+        found = kept or _attack(experiment, model, observation)
+    except Interrupted as stop:
+        target.keep_guess(round, client, stop.guess, partial=True)
+        rows = _scores(experiment, source, target, observation, stop.guess)
+        return Outcome(rows=rows, interrupted=stop)
+    if isinstance(found, Fault):
+        return Outcome(rows=[fault_row(found, experiment.attack_name), *size], fault=found)
+    if kept is None:
+        target.keep_guess(round, client, found)
+    return Outcome(rows=_scores(experiment, source, target, observation, found) + size)
+
+
+def _as_known(experiment: "Experiment", observation: Observation) -> Observation:
+    """Add what the threat model lets the attacker know of the defences."""
+    if not experiment.knows_defense:
+        return observation
+    clients = len(observation.clients or (observation.client,))
+    examples = None if observation.num_examples is None else observation.num_examples // clients
+    one_reply = dataclasses.replace(observation, num_examples=examples)
+    noise = relative = 0.0
+    for defense in experiment.defenses:
+        known = defense.known(one_reply)
+        if defense.rescales:  # what is left of earlier noise, nobody can tell
+            noise = relative = 0.0
+        noise, relative = math.hypot(noise, known.noise), math.hypot(relative, known.relative_noise)
+    told = KnownDefense(
+        noise=noise / math.sqrt(clients),  # a mean of so many draws
+        relative_noise=relative if clients == 1 else 0.0,
+        zeros=any(defense.known(one_reply).zeros for defense in experiment.defenses),
+    )
+    return dataclasses.replace(observation, defense=told)
+
+
+def _attack(experiment: "Experiment", model: nn.Module, observation: Observation) -> Reconstruction | Fault:
+    try:
+        return experiment.attack.run(model, experiment.task, [observation])
+    except Exception as error:
+        log.debug("attack failed:\n%s", traceback.format_exc())
+        reason = f"the attack failed: {in_words(error)}"
+        log.warning("round %d, client %d: %s", observation.round, observation.client, reason)
+        kind = Refusal if isinstance(error, FedsimError) else Fault
+        return kind(round=observation.round, client=observation.client, reason=reason)
+
+
+def _scores(
+    experiment: "Experiment",
+    source: RunFolder,
+    target: RunFolder,
+    observation: Observation,
+    guess: Reconstruction,
+) -> list[ScoreRow]:
+    """Join a guess with its truth: the only place where both are in one hand."""
+    truth = source.truth(observation.round, observation.client)
+    if truth is None and observation.clients:  # a sum over clients has all their batches behind it
+        truth = _union([source.truth(observation.round, client) for client in observation.clients])
+        if truth is not None:
+            target.keep_truth(truth)
+    if truth is None:
+        return []
+    scores, failed = list[Score | None](), list[ScoreRow]()
+    try:
+        truth = _with_features(experiment, observation, guess, truth)
+    except Exception as error:  # metrics that need no features still count
+        failed.append(_unscored(experiment, observation, "features of the truth", error))
+    for metric in experiment.metrics:
+        try:
+            scores.append(metric.score(guess, truth))
+        except Exception as error:  # the other metrics and batches still count
+            failed.append(_unscored(experiment, observation, f"metric {type(metric).__name__}", error))
+    return failed + [
+        ScoreRow(
+            round=observation.round,
+            client=observation.client,
+            attack=experiment.attack_name,
+            metric=score.metric,
+            value=score.value,
+            blind=score.blind,
+        )
+        for score in scores
+        if score is not None
+    ]
+
+
+def _with_features(
+    experiment: "Experiment", observation: Observation, guess: Reconstruction, truth: Truth
+) -> Truth:
+    """Add what the model sent makes of the private batch, where the guess is of that."""
+    if guess.embeddings is None and guess.probabilities is None:
+        return truth
+    model = copy.deepcopy(experiment.model)
+    layer = guess.embedding_layer or last_linear_name(model, experiment.task.input_shape)
+    set_batch_norm(model, observation.batch_norm)
+    batch = len(truth.images) // (observation.local_steps or 1)  # BatchNorm may look at whole batches
+    embeddings, logits = layer_inputs(model, layer, observation.sent, truth.images, max(1, batch))
+    return dataclasses.replace(truth, embeddings=embeddings, probabilities=logits.softmax(dim=1))
+
+
+def _unscored(experiment: "Experiment", observation: Observation, what: str, error: Exception) -> ScoreRow:
+    """Return the line of scores.csv on what could not be scored of one client."""
+    log.debug("%s failed:\n%s", what, traceback.format_exc())
+    reason = f"{what} failed: {in_words(error)}"
+    log.warning("round %d, client %d: %s", observation.round, observation.client, reason)
+    fault = Fault(round=observation.round, client=observation.client, reason=reason)
+    return fault_row(fault, experiment.attack_name)
+
+
+def _union(truths: Sequence[Truth | None]) -> Truth | None:
+    """Return the private batches of several clients as one, if all are known."""
+    known = [truth for truth in truths if truth is not None]
+    if len(known) < len(truths):
+        return None
+    images, labels = torch.cat([t.images for t in known]), torch.cat([t.labels for t in known])
+    return Truth(round=known[0].round, client=ALL, images=images, labels=labels)
+
+
+def _size_row(experiment: "Experiment", observation: Observation) -> list[ScoreRow]:
+    """Return what the reply cost the client: no score of the attack, but what a defence is weighed with."""
+    if observation.bytes is None:
+        return []
+    return [
+        ScoreRow(
+            round=observation.round,
+            client=observation.client,
+            attack=experiment.attack_name,
+            metric="bytes",
+            value=float(observation.bytes),
+        )
+    ]
+
+
+def fault_row(fault: Fault, attack: str) -> ScoreRow:
+    """Return the line of scores.csv that reports a failure."""
+    return ScoreRow(
+        round=fault.round, client=fault.client, attack=attack, metric=FAULT, value=None, error=fault.reason
+    )

@@ -1,0 +1,144 @@
+"""Files that are whole or not there, for their owner's eyes alone: bytes, tensors with notes, tables."""
+
+import csv
+import io
+import json
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from fedsim.core.errors import FedsimError
+
+PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+_UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError)
+
+
+class StorageError(FedsimError):
+    """The disk did not take a write: nobody's fault but the disk's, and no run can go on without it."""
+
+
+def write_whole(path: Path, content: bytes, temporary_folder: Path | None = None) -> None:
+    """Write a file: a reader sees the old content or the new one, never half, also after a power cut."""
+    with writing(path):
+        make_folder(path.parent)
+        temporary = (temporary_folder or path.parent) / f".{secrets.token_hex(8)}.part"
+        make_folder(temporary.parent)
+        try:
+            file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+            try:
+                write_all(file, content)
+            finally:
+                os.close(file)
+            os.replace(temporary, path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+def write_all(file: int, content: bytes, sync: bool = True) -> None:
+    """Write to an open file, and have it survive a power cut."""
+    left = memoryview(content)
+    while left:
+        left = left[os.write(file, left) :]
+    if sync:
+        os.fsync(file)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, for the owner's eyes alone; what is there stays as it is."""
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+        sync_folder(path.parent)
+
+
+def make_private(path: Path) -> None:
+    """Make a folder for the owner's eyes alone, or make it that, unless we stand in it."""
+    with writing(path):
+        make_folder(path)
+        if not Path.cwd().is_relative_to(path.resolve()):
+            path.chmod(PRIVATE_FOLDER)
+
+
+def sync_folder(path: Path) -> None:
+    """Have the names in a folder survive a power cut."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say in our words what the disk says against a write."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"{path}: cannot be written ({error.strerror or error}). Remedy: room and rights on that disk; "
+            "what was kept before is whole, and fedsim resume goes on with a run."
+        ) from error
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Say in our words what is wrong with a file's content."""
+    try:
+        yield
+    except (*_UNREADABLE, csv.Error) as error:
+        raise FedsimError(f"{path}: not readable ({type(error).__name__}: {error})") from error
+
+
+def tensor_bytes(tensors: Mapping[str, Tensor], notes: Mapping[str, Any] | None = None) -> bytes:
+    """Return tensors as a safetensors file's content, with notes as JSON beside them."""
+    # Copies: safetensors takes pointer and length, and knows neither strides nor who shares the memory.
+    try:
+        plain = {
+            name: torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach().resolve_conj())
+            for name, tensor in tensors.items()
+        }
+        return save(plain, metadata={"notes": json.dumps(dict(notes or {}))})
+    except (SafetensorError, RuntimeError, KeyError, ValueError, TypeError) as error:  # types, memory, notes
+        raise FedsimError(f"tensors {', '.join(tensors)}: cannot be stored ({error})") from error
+
+
+def tensors_from(content: bytes, path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return what tensor_bytes made: tensors in memory of their own, and notes; path: for complaints."""
+    with reading(path):
+        try:
+            tensors = load(content)
+        except SafetensorError as error:
+            raise ValueError(error) from error
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        notes: dict[str, Any] = dict(json.loads(header.get("__metadata__", {}).get("notes", "{}")))
+        return {name: tensors[name] for name in sorted(tensors)}, notes
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read a safetensors file, wherever it comes from."""
+    if not path.is_file():
+        raise FedsimError(f"no such file: {path}. Remedy: name a run folder that holds it.")
+    with reading(path):
+        return tensors_from(path.read_bytes(), path)
+
+
+def csv_text(lines: Iterable[Sequence[str]]) -> str:
+    """Return lines as CSV."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    return text.getvalue()
+
+
+def as_bytes(text: str) -> bytes:
+    """Encode a text; what UTF-8 cannot hold is escaped: half a surrogate pair in a client's words."""
+    return text.encode("utf-8", "backslashreplace")
