@@ -91,7 +91,7 @@ def row(
         assert score is not None
         means.append(score.value)
         lowest.append(min(score.per_example))
-        sure.append(guess.confidence or 0.0)
+        sure.append(guess.residual or 0.0)
     exact = sum(value >= EXACT for value in lowest)
     print(
         f"{name:44} K={size:<4} exact {exact:>2} of {batches:<3} mean {sum(means) / batches:6.1f} dB, "

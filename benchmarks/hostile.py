@@ -32,13 +32,14 @@ from damages import damage, judged
 from faulty_disk import FaultyDisk, PowerCut
 from mutations import play_mutated
 
-import fedsim.report.run
+import fedsim.lab.record
 from fedsim.config import build
 from fedsim.core.errors import FedsimError
 from fedsim.core.types import Observation, Truth
 from fedsim.lab.experiment import Experiment, run
 from fedsim.lab.resume import resume
-from fedsim.storage.runfolder import COMPLETE, RunFolder
+from fedsim.storage.runfolder import RunFolder
+from fedsim.storage.status import Status
 
 SMALL = (
     "data=synthetic",
@@ -65,7 +66,7 @@ def no_report(folder: RunFolder, *_: object) -> Path:
 
 def replies(number: int, into: Path, engine: str = "inline", rounds: int = 20) -> None:
     """One mutated reply a round."""
-    fedsim.report.run.write_report = no_report
+    fedsim.lab.record.write_report = no_report
     found = Counter[tuple[str, bool]]()
     for seed in range(-(-number // rounds)):
         model = ("softmax", "mlp")[seed % 2]
@@ -117,7 +118,7 @@ def fail(experiment: Experiment, path: Path, moment: int, error: BaseException) 
 
 def writes(number: int, into: Path) -> None:
     """Every call that changes the run folder fails once, in three ways; the run is resumed."""
-    fedsim.report.run.write_report = no_report
+    fedsim.lab.record.write_report = no_report
     rules, found, moment = ("federation.rounds=2", "model=softmax"), Counter[str](), 0
     whole = results(run(small(*rules), into / "whole"))
     errors = {"power cut": lambda: PowerCut()}
@@ -128,7 +129,7 @@ def writes(number: int, into: Path) -> None:
             path = into / "dies"
             fail(small(*rules), path, moment, error())
             folder = RunFolder(path)
-            if folder.status == COMPLETE:
+            if folder.status is Status.COMPLETE:
                 assert results(folder) == whole  # a write that did not matter, or none is left
                 done = moment > 300
             else:
@@ -237,7 +238,7 @@ def finish(name: str, arguments: Sequence[str], folder: Path, temporary: Path) -
     """Go on with what was interrupted, as a user would."""
     runs = sorted(folder.glob("*/")) if name == "sweep" else [folder]
     for path in runs if name != "compare" else []:
-        if (path / "config.yaml").exists() and RunFolder(path).status != COMPLETE:
+        if (path / "config.yaml").exists() and RunFolder(path).status is not Status.COMPLETE:
             assert fedsim_process(["resume", str(path)], temporary, "resume").wait() == 0, path
     begun = [path for path in runs if (path / "config.yaml").exists()]
     if name == "compare" or len(begun) < (2 if name == "sweep" else 1):
@@ -251,7 +252,7 @@ def all_results(folder: Path) -> object:
     found = {}
     for path in sorted(folder.rglob("config.yaml")):
         run_folder = RunFolder(path.parent)
-        assert run_folder.status == COMPLETE, (path, run_folder.status)
+        assert run_folder.status is Status.COMPLETE, (path, run_folder.status)
         weights = {name: tensor.numpy().tobytes() for name, tensor in run_folder.last_round()[1].items()}
         found[str(path.relative_to(folder))] = run_folder.scores(), run_folder.history(), weights
     return found
@@ -262,7 +263,7 @@ def observations(number: int, into: Path) -> None:
     experiment = small("model=softmax", "attack=ilrg", "federation.clients=1000", "data.train_size=8000")
     experiment_rounds = -(-number // 1000)
     folder, sent = RunFolder(into / "many"), {n: p.detach() for n, p in experiment.model.named_parameters()}
-    folder.storage.write_text("config.yaml", experiment.config_text)
+    folder.begin("run", experiment.config_text)
     generator = torch.Generator().manual_seed(0)
     started = time.perf_counter()
     for round in range(1, experiment_rounds + 1):

@@ -115,7 +115,7 @@ def row(
             assert score is not None
             means.append(score.value)
             lowest.append(min(score.per_example))
-        sure.append(guess.confidence or 0.0)
+        sure.append(guess.residual or 0.0)
     exact, ordered = sum(value >= 100 for value in lowest), sorted(lowest)
     print(
         f"{name:44} B={size:<4} all >= 100 dB: {exact:>2} of {seeds:<3} mean {sum(means) / seeds:6.1f}, "

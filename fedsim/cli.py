@@ -137,7 +137,9 @@ def _experiment() -> None:
     @hydra.main(config_path=str(config_dir()), config_name="config", version_base="1.3")
     def task(config: Any) -> float | None:
         from fedsim.config import build
-        from fedsim.lab.experiment import record_failure, run
+        from fedsim.lab.experiment import run
+        from fedsim.lab.record import record_failure
+        from fedsim.storage.runfolder import RunFolder
 
         path = Path(HydraConfig.get().runtime.output_dir)
         sweeping = HydraConfig.get().mode == RunMode.MULTIRUN
@@ -157,7 +159,7 @@ def _experiment() -> None:
             failures.append(error)
             if sweeping:  # the other runs go on, and the sweep's report shows this one
                 _complain(error, f"{path.name}: ")
-                record_failure(path, build.as_text(config), error)
+                record_failure(RunFolder(path), "run", build.as_text(config), error)
         else:
             _announce(folder, last_line=not sweeping)
         finally:
@@ -194,10 +196,11 @@ def _objective(folder: "RunFolder", name: str | None) -> float | None:
 
 def _say_what_is_left(folder: Path) -> None:
     """After a run that did not complete, print its folder; remove one that Hydra made for nothing."""
-    from fedsim.storage.runfolder import COMPLETE, RunFolder
+    from fedsim.storage.runfolder import RunFolder
+    from fedsim.storage.status import Status
 
     if (folder / "config.yaml").exists():
-        if RunFolder(folder).status != COMPLETE:
+        if RunFolder(folder).status is not Status.COMPLETE:
             print(printable(str(folder.resolve())))
     elif folder.is_dir() and not any(folder.iterdir()) and folder.resolve() != Path.cwd():
         folder.rmdir()
@@ -215,8 +218,8 @@ def _list(arguments: Sequence[str]) -> None:
 
 
 def _report(arguments: Sequence[str]) -> None:
-    from fedsim.report.run import write_report
     from fedsim.report.sweep import run_folders, write_sweep_report
+    from fedsim.report.write import write_report
     from fedsim.storage.runfolder import RunFolder
 
     if not arguments:
@@ -268,7 +271,8 @@ def _resume(arguments: Sequence[str]) -> None:
     from fedsim.config.trust import check_trusted
     from fedsim.lab import tapped
     from fedsim.lab.resume import resume
-    from fedsim.storage.runfolder import COMPLETE, RunFolder
+    from fedsim.storage.runfolder import RunFolder
+    from fedsim.storage.status import Status
 
     others, allowed = _permitted(arguments[1:])
     if not arguments or others or ("=" in arguments[0] and not Path(arguments[0]).is_dir()):
@@ -282,7 +286,7 @@ def _resume(arguments: Sequence[str]) -> None:
         )
     config = build.parse_text(folder.config_text())
     check_trusted(config, (), allowed)
-    if folder.status != COMPLETE:
+    if folder.status is not Status.COMPLETE:
         resume(build.experiment(config), folder, tapped.source_of(folder))
     _announce(folder, last_line=True)
 

@@ -173,7 +173,7 @@ def _experiment(config: DictConfig) -> Experiment:
             metrics=members(config.metric, Metric, "metric"),
             defenses=defenses,  # to describe the run; clients build their own
             audit=_audit(config, rules, defenses),
-            cheats=_cheats(config, rules)[0],
+            malicious=_malicious_clients(config, rules)[0],
             knows_defense=config.threat.knows_defense,
             device=str(config.device),
             threads=config.threads,
@@ -283,7 +283,7 @@ def client_setup(config_text: str, folder: Path) -> ClientSetup:
         shares=tuple(shares[f"client_{i}"] for i in range(len(shares))),
         federation=rules,
         defenses=members(config.defense, Defense, "defense"),
-        behaviours=_cheats(config, rules)[1],
+        behaviours=_malicious_clients(config, rules)[1],
         audit=_audit(config, rules, ()),
         task=data.task,
         seed=config.seed,
@@ -365,7 +365,9 @@ def _audit(config: DictConfig, rules: Federation, defenses: Sequence[Defense]) -
     return audit
 
 
-def _cheats(config: DictConfig, rules: Federation) -> tuple[tuple[str, ...], tuple[Behaviour, ...]]:
+def _malicious_clients(
+    config: DictConfig, rules: Federation
+) -> tuple[tuple[str, ...], tuple[Behaviour, ...]]:
     """Decide which clients cheat, and how: names, and behaviours of all clients (none if all are honest)."""
     nodes = dict(config.client or {})
     if not nodes:
@@ -403,6 +405,8 @@ def parse_text(text: str) -> DictConfig:
         config = OmegaConf.create(text)
         if isinstance(config, DictConfig):
             OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+            for key in ("format", "kind", "source"):  # of the run folder that it stood in
+                config.pop(key, None)
             if "${" not in text:
                 return config
     except (yaml.YAMLError, OmegaConfBaseException, ValueError) as error:

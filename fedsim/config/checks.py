@@ -105,7 +105,7 @@ def check_forge(config: DictConfig) -> None:
 
 def fitting(experiment: Experiment) -> Experiment:
     """Refuse parts that do not go together."""
-    rules, defenses, cheating = experiment.federation, experiment.defenses, any(experiment.cheats)
+    rules, defenses, cheating = experiment.federation, experiment.defenses, any(experiment.malicious)
     if (cheating or experiment.audit) and "loss" in rules.disclose:
         raise FedsimError(
             "federation.disclose: no loss is told with client=[...] or an audit. Remedy: leave it out."

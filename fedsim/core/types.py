@@ -123,7 +123,7 @@ class Reconstruction:
     probabilities: Tensor | None = None  # (num_classes, num_classes): mean softmax of each class's examples
     trace: tuple[float, ...] = ()  # the attack's own objective over its iterations
     seconds: float = 0.0
-    confidence: float | None = None  # the attack's own residual: small is sure
+    residual: float | None = None  # the attack's own residual: small is sure
 
     def __post_init__(self) -> None:
         if self.images is not None and self.images.ndim != 4:
@@ -192,11 +192,11 @@ class Score:
 
     metric: str
     value: float
-    blind: float | None = None
+    baseline: float | None = None
     per_example: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        for figure in (self.value, self.blind):  # which would be the mean's, too
+        for figure in (self.value, self.baseline):  # which would be the mean's, too
             if figure is not None and not math.isfinite(figure):
                 raise FedsimError(
                     f"{self.metric}: expected a finite number, got {figure}. "

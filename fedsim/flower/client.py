@@ -44,8 +44,8 @@ class ClientSetup:
     @property
     def has_memory(self) -> bool:
         """Whether a client's reply depends on its earlier ones."""
-        cheats = self.audit is not None and bool(self.behaviours)
-        return cheats or any(defense.keeps_rest for defense in self.defenses)
+        proves_lies = self.audit is not None and bool(self.behaviours)
+        return proves_lies or any(defense.keeps_rest for defense in self.defenses)
 
 
 def client_app(

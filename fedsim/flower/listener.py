@@ -20,6 +20,7 @@ from fedsim.core.types import BatchNormMode, Fault, Kind, Observation, Task, Wei
 from fedsim.flower.records import decode
 from fedsim.models.foreign import fitted
 from fedsim.storage.runfolder import RunFolder
+from fedsim.storage.status import Standing, Status
 
 log = logging.getLogger(__name__)
 Replies = Literal["weights", "update", "gradient"]
@@ -239,7 +240,7 @@ def _summary(folder: RunFolder, rounds: int) -> dict[str, Any]:
     """Return summary.json of a tapped folder: a tap has no scores."""
     faults = len(folder.faults())
     counts = {"observations": folder.count_observations(), "faults": faults, "rounds": rounds}
-    return {"name": "wiretap", "status": "complete", "metrics": {}, "blind": {}} | counts
+    return {"name": "wiretap", **Standing(Status.COMPLETE).fields, "metrics": {}, "baseline": {}} | counts
 
 
 def _passed(items: Iterable[Item], note: Callable[[Item], None]) -> Iterable[Item]:

@@ -209,9 +209,6 @@ def _model(
 
 def _begin(listener: Listener, strategy: str, model: str | None) -> None:
     """Write the folder's config.yaml: what a replay needs beside the observations."""
-    path = listener.folder.path / "config.yaml"
-    if path.exists():
-        raise FedsimError(f"{path.parent} already holds a run. Remedy: another folder, or remove this one.")
     attack = "none" if listener.attack is None else type(listener.attack).__name__
     task = None if listener.task is None else asdict(listener.task)
     config = {
@@ -225,4 +222,4 @@ def _begin(listener: Listener, strategy: str, model: str | None) -> None:
             "task": task and {key: list(v) if isinstance(v, tuple) else v for key, v in task.items()},
         },
     }
-    listener.folder.storage.write_text("config.yaml", yaml.safe_dump(config, sort_keys=False))
+    listener.folder.begin("wiretap", yaml.safe_dump(config, sort_keys=False))

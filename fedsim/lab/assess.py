@@ -17,11 +17,13 @@ from fedsim.core import progress
 from fedsim.core.errors import FedsimError, in_words
 from fedsim.core.training import load_weights
 from fedsim.core.types import ALL, Fault, Interrupted, KnownDefense, Observation, Reconstruction, Score, Truth
+from fedsim.lab.record import GaveUp
 from fedsim.models.batch_norm import set_batch_norm
 from fedsim.models.foreign import fitted
 from fedsim.models.last_linear import last_linear_name, layer_inputs
 from fedsim.storage.logs import logged
-from fedsim.storage.runfolder import RunFolder, ScoreRow
+from fedsim.storage.runfolder import RunFolder
+from fedsim.storage.scores import ScoreRow
 
 if TYPE_CHECKING:
     from fedsim.lab.experiment import Experiment
@@ -32,10 +34,6 @@ FAULT = "fault"  # the metric name of a scores.csv line that reports a failure
 
 class Refusal(Fault):
     """An attack's own words on why it cannot work on an observation; a plain Fault is a crash."""
-
-
-class GaveUp(FedsimError):
-    """The attack says of every observation why it cannot work on it: a defence may be meant to do that."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +205,7 @@ def _scores(
             attack=experiment.attack_name,
             metric=score.metric,
             value=score.value,
-            blind=score.blind,
+            baseline=score.baseline,
         )
         for score in scores
         if score is not None

@@ -17,10 +17,10 @@ from fedsim.core import progress
 from fedsim.core.errors import FedsimError, in_words
 from fedsim.flower.engines.engine import end_children
 from fedsim.flower.engines.processes import end_with
-from fedsim.lab.assess import GaveUp
-from fedsim.lab.experiment import record_failure, replay, run
+from fedsim.lab.experiment import replay, run
+from fedsim.lab.record import GaveUp, record_failure
 from fedsim.storage.folder import Storage
-from fedsim.storage.runfolder import COMPLETE, GAVE_UP, RunFolder
+from fedsim.storage.runfolder import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,21 +205,16 @@ def _run(job: Job) -> str | None:
     except GaveUp:
         return None  # a result: the report shows it
     except Exception as error:
-        record_failure(job.path, "{}\n", error)
+        record_failure(RunFolder(job.path), "run", "{}\n", error)
         return in_words(error)
     return None
 
 
 def _is_complete(path: Path) -> bool:
     try:
-        return has_result(RunFolder(path).status)
+        return RunFolder(path).standing.has_result
     except FedsimError:  # damaged, or killed in the middle of a write: it runs again
         return False
-
-
-def has_result(status: str) -> bool:
-    """Say whether a run ended as it should, be it with an attack that gave up."""
-    return status == COMPLETE or status.startswith(GAVE_UP)
 
 
 def _crafts(grid: Grid, attack: Choice) -> bool:

@@ -4,9 +4,11 @@ import logging
 
 from fedsim.core.training import load_weights
 from fedsim.lab.assess import assess
-from fedsim.lab.experiment import SCORED, Experiment, finish, play, recorded
+from fedsim.lab.experiment import Experiment, experimenting, play
+from fedsim.lab.record import SCORED, finish
 from fedsim.storage.logs import logged
-from fedsim.storage.runfolder import COMPLETE, RunFolder
+from fedsim.storage.runfolder import RunFolder
+from fedsim.storage.status import Standing, Status
 
 log = logging.getLogger(__name__)
 
@@ -18,9 +20,9 @@ def resume(experiment: Experiment, folder: RunFolder, source: RunFolder | None =
     """
     if (summary := folder.summary()).pop(SCORED, False):
         with folder.claimed(), logged(folder.path):
-            finish(folder, summary | {"status": COMPLETE}, experiment.keep)
+            finish(folder, summary | Standing(Status.COMPLETE).fields, experiment.keep)
         return folder
-    with recorded(experiment, folder):
+    with experimenting(experiment, folder):
         if source is not None:
             folder.adopt(source)
             assess(experiment, source, folder)

@@ -38,7 +38,7 @@ class TappedFolder(RunFolder):
 def is_tapped(folder: RunFolder) -> bool:
     """Say whether a Wiretap filled this folder."""
     has_config = (folder.path / "config.yaml").is_file()  # its lack is reported where it is needed
-    return has_config and folder.source() is None and "wiretap" in build.parse_text(folder.config_text())
+    return has_config and folder.kind == "wiretap"
 
 
 def source_of(replay: RunFolder) -> RunFolder | None:

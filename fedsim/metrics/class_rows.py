@@ -11,7 +11,7 @@ from fedsim.core.types import Score
 def cosine_score(name: str, guessed: Tensor | None, rows: Tensor | None, labels: Tensor) -> Score | None:
     """Score one guessed vector a class by its cosine with the mean of the class's true rows.
 
-    The blind guess is a vector of equal entries: non-negative vectors are all somewhat alike.
+    The baseline is a vector of equal entries: non-negative vectors are all somewhat alike.
     """
     if guessed is None or rows is None:
         return None
@@ -37,10 +37,10 @@ def match_rows(guessed: Tensor, rows: Tensor) -> Tensor:
 
 def _cosines(name: str, guessed: Tensor, rows: Tensor) -> Score:
     cosines = functional.cosine_similarity(guessed, rows, dim=1)
-    blind = functional.cosine_similarity(torch.ones_like(rows), rows, dim=1)
+    baseline = functional.cosine_similarity(torch.ones_like(rows), rows, dim=1)
     return Score(
         metric=name,
         value=float(cosines.mean()),
-        blind=float(blind.mean()),
+        baseline=float(baseline.mean()),
         per_example=tuple(cosines.tolist()),
     )

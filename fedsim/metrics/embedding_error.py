@@ -9,7 +9,7 @@ class EmbeddingError(Metric):
     """Relative error of embeddings recovered example by example, optimally matched; 0 is equal."""
 
     def score(self, guess: Reconstruction, truth: Truth) -> Score | None:
-        """Score the examples in their best order; the blind guess, all zeros, has an error of 1."""
+        """Score the examples in their best order; the baseline, all zeros, has an error of 1."""
         if guess.embeddings is None or truth.embeddings is None or guess.embedding_layer is None:
             return None
         true = truth.embeddings.double()
@@ -18,6 +18,6 @@ class EmbeddingError(Metric):
         return Score(
             metric="embedding_error",
             value=float(errors.mean()),
-            blind=1.0,
+            baseline=1.0,
             per_example=tuple(errors.tolist()),
         )

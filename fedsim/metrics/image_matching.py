@@ -52,11 +52,11 @@ def image_score(
     if guess.images is None:
         return None
     values = compare(match_to_truth(guess.images, truth.images), truth.images)
-    blind = compare(torch.full_like(truth.images, GREY), truth.images)
+    baseline = compare(torch.full_like(truth.images, GREY), truth.images)
     number = len(values) if best is None else min(best, len(values))
     return Score(
         metric=name if best is None else f"{name}_best{best}",
         value=float(values.topk(number, largest=highest).values.mean()),
-        blind=float(blind.topk(number, largest=highest).values.mean()),
+        baseline=float(baseline.topk(number, largest=highest).values.mean()),
         per_example=tuple(values.tolist()),
     )

@@ -2,7 +2,7 @@
 
 from fedsim.core.interfaces import Metric
 from fedsim.core.types import Reconstruction, Score, Truth
-from fedsim.metrics.label_counts import blind_counts, instance_recall, true_counts
+from fedsim.metrics.label_counts import baseline_counts, instance_recall, true_counts
 
 
 class IRec(Metric):
@@ -13,5 +13,5 @@ class IRec(Metric):
         if guess.class_counts is None:
             return None
         true = true_counts(truth, len(guess.class_counts))
-        blind = instance_recall(blind_counts(int(true.sum()), len(true)), true)
-        return Score(metric="irec", value=instance_recall(guess.class_counts, true), blind=blind)
+        baseline = instance_recall(baseline_counts(int(true.sum()), len(true)), true)
+        return Score(metric="irec", value=instance_recall(guess.class_counts, true), baseline=baseline)

@@ -11,7 +11,7 @@ def true_counts(truth: Truth, num_classes: int) -> Tensor:
     return truth.labels.bincount(minlength=num_classes)
 
 
-def blind_counts(num_examples: int, num_classes: int) -> Tensor:
+def baseline_counts(num_examples: int, num_classes: int) -> Tensor:
     """Return the all-average guess: every class round(K / C) times, knowing sizes and nothing else."""
     return torch.full((num_classes,), int(num_examples / num_classes + 0.5))
 

@@ -5,7 +5,7 @@ Paper: Ma et al., Instance-wise Batch Label Restoration via Gradients in Federat
 
 from fedsim.core.interfaces import Metric
 from fedsim.core.types import Reconstruction, Score, Truth
-from fedsim.metrics.label_counts import blind_counts, presence_accuracy, true_counts
+from fedsim.metrics.label_counts import baseline_counts, presence_accuracy, true_counts
 
 
 class LeAcc(Metric):
@@ -17,5 +17,5 @@ class LeAcc(Metric):
         if found is None:
             return None
         true = true_counts(truth, len(found))
-        blind = presence_accuracy(blind_counts(int(true.sum()), len(found)), true)
-        return Score(metric="leacc", value=presence_accuracy(found, true), blind=blind)
+        baseline = presence_accuracy(baseline_counts(int(true.sum()), len(found)), true)
+        return Score(metric="leacc", value=presence_accuracy(found, true), baseline=baseline)

@@ -5,7 +5,7 @@ Paper: Ma et al., Instance-wise Batch Label Restoration via Gradients in Federat
 
 from fedsim.core.interfaces import Metric
 from fedsim.core.types import Reconstruction, Score, Truth
-from fedsim.metrics.label_counts import blind_counts, count_accuracy, true_counts
+from fedsim.metrics.label_counts import baseline_counts, count_accuracy, true_counts
 
 
 class LnAcc(Metric):
@@ -16,5 +16,5 @@ class LnAcc(Metric):
         if guess.class_counts is None:
             return None
         true = true_counts(truth, len(guess.class_counts))
-        blind = count_accuracy(blind_counts(int(true.sum()), len(true)), true)
-        return Score(metric="lnacc", value=count_accuracy(guess.class_counts, true), blind=blind)
+        baseline = count_accuracy(baseline_counts(int(true.sum()), len(true)), true)
+        return Score(metric="lnacc", value=count_accuracy(guess.class_counts, true), baseline=baseline)

@@ -44,44 +44,44 @@ class Rate:
         return float(found.low), float(found.high)
 
 
-def rates(verdicts: Sequence[Verdict], cheats: Mapping[int, str]) -> list[Rate]:
+def rates(verdicts: Sequence[Verdict], malicious: Mapping[int, str]) -> list[Rate]:
     """Return how many of each cheat were caught, and how many honest clients were rejected."""
     found = list[Rate]()
-    for name in ("", *dict.fromkeys(cheats.values())):
-        own = [verdict for verdict in verdicts if cheats.get(verdict.client, "") == name]
+    for name in ("", *dict.fromkeys(malicious.values())):
+        own = [verdict for verdict in verdicts if malicious.get(verdict.client, "") == name]
         if own:
             label = f"{name}, rejected" if name else "honest, rejected"
             found.append(Rate(name=label, count=sum(not verdict.accepted for verdict in own), total=len(own)))
     return found
 
 
-def reasons(verdicts: Sequence[Verdict], cheats: Mapping[int, str]) -> list[tuple[str, str, int, str]]:
+def reasons(verdicts: Sequence[Verdict], malicious: Mapping[int, str]) -> list[tuple[str, str, int, str]]:
     """Return for each cheat and failed check how often, and the words of the first."""
-    counts = Counter((cheats.get(v.client, "honest"), v.check) for v in verdicts if not v.accepted)
+    counts = Counter((malicious.get(v.client, "honest"), v.check) for v in verdicts if not v.accepted)
     first = {
-        (cheats.get(v.client, "honest"), v.check): v.reason for v in reversed(verdicts) if not v.accepted
+        (malicious.get(v.client, "honest"), v.check): v.reason for v in reversed(verdicts) if not v.accepted
     }
     return [(cheat, check, number, first[cheat, check]) for (cheat, check), number in counts.items()]
 
 
-def kind_of(verdict: Verdict, cheats: Mapping[int, str]) -> str:
+def kind_of(verdict: Verdict, malicious: Mapping[int, str]) -> str:
     """Return what a verdict was worth."""
-    who = "cheat" if cheats.get(verdict.client) else "honest"
+    who = "cheat" if malicious.get(verdict.client) else "honest"
     return f"{who}, {'accepted' if verdict.accepted else 'rejected'}"
 
 
-def verdicts_figure(verdicts: Sequence[Verdict], cheats: Mapping[int, str]) -> Figure:
+def verdicts_figure(verdicts: Sequence[Verdict], malicious: Mapping[int, str]) -> Figure:
     """Draw every verdict, a row a client and a column a round."""
     clients, rounds = sorted({v.client for v in verdicts}), sorted({v.round for v in verdicts})
     table = np.full((len(clients), len(rounds)), np.nan)
     row, column, worth = ({name: n for n, name in enumerate(names)} for names in (clients, rounds, KINDS))
     for verdict in verdicts:
-        table[row[verdict.client], column[verdict.round]] = worth[kind_of(verdict, cheats)]
+        table[row[verdict.client], column[verdict.round]] = worth[kind_of(verdict, malicious)]
     size = (min(6.4, 2.8 + 0.25 * len(rounds)), min(8.0, 1.3 + 0.24 * len(clients)))
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
     axes.imshow(table, cmap=ListedColormap(list(KINDS.values())), vmin=-0.5, vmax=3.5, aspect="auto")
-    names = [literal(f"{client} {cheats.get(client, '')}".strip(), 24) for client in clients]
+    names = [literal(f"{client} {malicious.get(client, '')}".strip(), 24) for client in clients]
     for axis, labels in ((axes.xaxis, [str(number) for number in rounds]), (axes.yaxis, names)):
         apart = math.ceil(len(labels) / LABELLED)
         axis.set_ticks(range(0, len(labels), apart), labels[::apart], fontsize=7)
@@ -95,7 +95,7 @@ def verdicts_figure(verdicts: Sequence[Verdict], cheats: Mapping[int, str]) -> F
     return figure
 
 
-def distances_figure(verdicts: Sequence[Verdict], cheats: Mapping[int, str]) -> Figure | None:
+def distances_figure(verdicts: Sequence[Verdict], malicious: Mapping[int, str]) -> Figure | None:
     """Draw how far recomputed checkpoints were from the claimed ones, against the limit, on a log axis."""
     measured = [verdict for verdict in verdicts if verdict.distance is not None and verdict.limit]
     if not measured:
@@ -105,7 +105,7 @@ def distances_figure(verdicts: Sequence[Verdict], cheats: Mapping[int, str]) -> 
     figure = Figure(figsize=(6.4, 3.0), layout="constrained")
     axes = figure.subplots()
     for name in KINDS:
-        own = [verdict for verdict in measured if kind_of(verdict, cheats) == name]
+        own = [verdict for verdict in measured if kind_of(verdict, malicious) == name]
         heights = [max(verdict.distance or 0.0, floor) for verdict in own]
         colour = "#7fb685" if name == "honest, accepted" else KINDS[name]
         if own:

@@ -10,13 +10,15 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from fedsim.core.errors import printable, shortened
-from fedsim.lab.compare import Choice, Grid, has_result
+from fedsim.lab.compare import Choice, Grid
 from fedsim.metrics.image_matching import match_to_truth, peak_signal_to_noise
 from fedsim.report.figures import curves_figure, heat_figure, rows_figure, scatter_figure
 from fedsim.report.page import write_page
 from fedsim.storage.files import csv_text
 from fedsim.storage.folder import Storage
-from fedsim.storage.runfolder import COMPLETE, RunFolder, as_figure
+from fedsim.storage.runfolder import RunFolder
+from fedsim.storage.scores import as_figure
+from fedsim.storage.status import Standing, Status
 
 AUDITED = ("detection", "false_rejects", "recomputed")
 # Of a defence, whatever attacks it.
@@ -59,8 +61,8 @@ def write_comparison(grid: Grid, folder: Path) -> Path:
             runs = [RunFolder(grid.cell(folder, attack, defense, seed)) for seed in grid.seeds]
             cells[key] = _entries(runs)
             for run in runs:
-                if (status := _status(run)) != COMPLETE:
-                    (gave_up if has_result(status) else problems)[key] = status
+                if (standing := run.standing).status is not Status.COMPLETE:
+                    (gave_up if standing.has_result else problems)[key] = _in_words(standing)
     costs = {
         defense.label: _entries([RunFolder(grid.training(folder, defense, seed)) for seed in grid.seeds])
         for defense in grid.defenses
@@ -121,7 +123,7 @@ def _entries(runs: list[RunFolder]) -> dict[str, Entry]:
     """Return every metric that complete runs have, over all of them."""
     values: dict[str, list[float]] = {}
     for run in runs:
-        if _status(run) == COMPLETE:
+        if run.status is Status.COMPLETE:
             summary = run.summary()
             for name, value in (summary["metrics"] | {"seconds": summary["seconds"]}).items():
                 if value is not None:
@@ -129,8 +131,8 @@ def _entries(runs: list[RunFolder]) -> dict[str, Entry]:
     return {name: Entry(values=tuple(found)) for name, found in values.items()}
 
 
-def _status(run: RunFolder) -> str:
-    return shortened(run.status, 2000) or "did not run"
+def _in_words(standing: Standing) -> str:
+    return "did not run" if standing.status is None else shortened(str(standing), 2000)
 
 
 def _mean(entry: Entry | None) -> float | None:

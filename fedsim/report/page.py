@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from fedsim.core.errors import printable
 from fedsim.storage.folder import Storage
-from fedsim.storage.runfolder import as_figure
+from fedsim.storage.scores import as_figure
 
 
 def write_page(path: Path, template: str, figures: dict[str, Figure], **values: Any) -> Path:

@@ -26,7 +26,9 @@ from fedsim.report.figures import (
     trace_figure,
 )
 from fedsim.report.page import write_page
-from fedsim.storage.runfolder import RunFolder, ScoreRow, metric_lines
+from fedsim.storage.runfolder import RunFolder
+from fedsim.storage.scores import ScoreRow, metric_lines
+from fedsim.storage.status import standing_of
 
 SHOWN = 6  # clients whose pictures and labels are drawn
 PICTURES = 10  # images of each
@@ -40,12 +42,11 @@ TOLD = {
 LISTED = 400  # scores, and faults, in the page; scores.csv has all
 
 
-def write_report(folder: RunFolder, summary: Mapping[str, Any] | None = None) -> Path:
-    """Write report.html and its figures into a run folder; summary: that is to be its last word."""
-    summary = folder.summary() if summary is None else summary
+def write_page_of(folder: RunFolder, summary: Mapping[str, Any]) -> Path:
+    """Write report.html and its figures into the folder of a run, a replay or a wiretap."""
     config: dict[str, Any] = yaml.safe_load(folder.config_text())
     if "choices" not in config:
-        raise FedsimError(f"{folder.path} holds a run that could not be built: {summary.get('status')}")
+        raise FedsimError(f"{folder.path} holds a run that could not be built: {standing_of(summary)}")
     rows = folder.scores()
     scored = [row for row in rows if row.value is not None]
     figures: dict[str, Figure] = {}
@@ -53,10 +54,10 @@ def write_report(folder: RunFolder, summary: Mapping[str, Any] | None = None) ->
         figures["accuracy"] = accuracy_figure(history)
     if len({row.round for row in scored}) > 1 and (means := _means_by_round(scored)):
         figures["scores"] = scores_figure(means)
-    verdicts, cheats = folder.verdicts(), folder.cheats()
+    verdicts, malicious = folder.verdicts(), folder.malicious()
     if verdicts:
-        figures["verdicts"] = audit.verdicts_figure(verdicts, cheats)
-        if distances := audit.distances_figure(verdicts, cheats):
+        figures["verdicts"] = audit.verdicts_figure(verdicts, malicious)
+        if distances := audit.distances_figure(verdicts, malicious):
             figures["distances"] = distances
     attacked = folder.guessed()
     drawn, picture_titles = _guess_figures(folder, attacked)
@@ -68,11 +69,12 @@ def write_report(folder: RunFolder, summary: Mapping[str, Any] | None = None) ->
         figures,
         title=summary.get("name", config["name"]),
         summary=summary,
+        standing=standing_of(summary),
         blindly=bool(attacked) and not folder.has_truth(),
         threat=threat_model(config),
         lines=metric_lines(scored),
-        rates=audit.rates(verdicts, cheats),
-        reasons=audit.reasons(verdicts, cheats),
+        rates=audit.rates(verdicts, malicious),
+        reasons=audit.reasons(verdicts, malicious),
         verdicts=len(verdicts),
         recomputed=sum(verdict.recomputed for verdict in verdicts),
         claimed=sum(verdict.steps for verdict in verdicts),
@@ -222,8 +224,8 @@ def _pictures(guess: Reconstruction, truth: Truth | None, title: str) -> tuple[F
         captions = [f"{words}\nLPIPS {d:.3f}" for words, d in zip(captions, distances, strict=True)]
     if len(truth.images) > PICTURES:
         title += f", {PICTURES} of {len(truth.images)} images"
-    if guess.confidence is not None:
-        title += f"; the attack's own residual: {guess.confidence:.2g}"
+    if guess.residual is not None:
+        title += f"; the attack's own residual: {guess.residual:.2g}"
     return picture_figure(true, matched, captions), title
 
 

@@ -12,6 +12,7 @@ from fedsim.core.errors import in_words, printable, shortened
 from fedsim.storage.files import csv_text
 from fedsim.storage.folder import Storage
 from fedsim.storage.runfolder import RunFolder
+from fedsim.storage.status import standing_of
 
 
 class SweepReport(Callback):
@@ -24,7 +25,7 @@ class SweepReport(Callback):
         folder, SweepReport.incomplete = Path(config.hydra.sweep.dir), 1  # until all is known to be well
         try:
             runs = run_folders(folder)
-            statuses = [RunFolder(run).summary().get("status") for run in runs]
+            statuses = [RunFolder(run).status for run in runs]
             report = write_sweep_report(folder) if runs else None
         except Exception as error:  # Hydra would go on as if nothing had been
             print(f"fedsim: the sweep's report could not be written: {in_words(error)}", file=sys.stderr)
@@ -58,7 +59,7 @@ def write_sweep_report(folder: Path) -> Path:
             "name": printable(run.path.name, keep=""),
             "settings": [printable(str(setting.get(key, ""))) for key in keys],
             "metrics": [summary.get("metrics", {}).get(name) for name in metrics],
-            "status": shortened(printable(summary.get("status", "not finished")), 2000),
+            "status": shortened(printable(str(standing_of(summary))), 2000),
             "link": link(run.path.name, "report.html") if (run.path / "report.html").exists() else "",
         }
         for run, setting, summary in zip(runs, settings, summaries, strict=True)

@@ -5,7 +5,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedsim.core.errors import printable
-from fedsim.storage.runfolder import RunFolder, as_figure
+from fedsim.storage.runfolder import RunFolder
+from fedsim.storage.scores import as_figure
 
 
 def print_summary(folder: RunFolder) -> None:
@@ -16,11 +17,13 @@ def print_summary(folder: RunFolder) -> None:
     table = Table()
     table.add_column("metric")
     table.add_column("mean", justify="right")
-    table.add_column("blind guess", justify="right")
+    table.add_column("baseline", justify="right")
     for metric, value in summary["metrics"].items():
-        blind = summary["blind"].get(metric)
+        baseline = summary["baseline"].get(metric)
         shown = "not finite" if value is None else as_figure(value)
-        table.add_row(Text(printable(metric, keep="")), shown, "" if blind is None else as_figure(blind))
+        table.add_row(
+            Text(printable(metric, keep="")), shown, "" if baseline is None else as_figure(baseline)
+        )
     Console().print(table)
     if folder.guessed() and not folder.has_truth():
         print("no truth is known of these observations: nothing is scored, the report shows the guesses")

@@ -1,111 +1,49 @@
 """The run folder: the program's machine interface. Tensors as safetensors, tables as CSV and JSON.
 
-config.yaml                     the resolved experiment
+config.yaml                     what was played: format and kind of the folder, and all settings
 observations/round_1.sent.safetensors, round_1.client_0.safetensors
 truth/, guesses/                the same names
 history.csv, faults.csv         written while rounds are played
-verdicts.csv, proofs/           of an audit; cheats.csv: who cheated, for the evaluator
+verdicts.csv, proofs/           of an audit; malicious.csv: which clients cheat, for the evaluator
 scores.csv, summary.json        written when all is scored
 model.safetensors               the final global model
 log.txt, figures/, report.html
 manifest.txt, lock              checksums of all files (fedsim/storage/folder.py), and who is writing
 """
 
-import functools
 import json
-import math
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
-from typing import Any, TypeGuard
-
-import torch
-from torch import Tensor
+from typing import Any
 
 from fedsim.core.errors import FedsimError, printable, shortened
 from fedsim.core.types import Fault, Observation, Reconstruction, RoundResult, Truth, Verdict, Weights
-from fedsim.storage.files import reading
-from fedsim.storage.folder import FOREIGN, MissingFile, Storage, unlisted
-from fedsim.storage.manifest import DAMAGED
+from fedsim.storage import exchanges
+from fedsim.storage.files import make_private, reading
+from fedsim.storage.folder import Storage
+from fedsim.storage.scores import ScoreRow
+from fedsim.storage.status import Standing, Status, standing_of
 from fedsim.storage.tables import append_row, read_rows, write_rows
 
-RUNNING, COMPLETE, INTERRUPTED = "running", "complete", "interrupted"  # how a run stands, or "failed: ..."
-GAVE_UP = "gave up"  # the attack refused every observation: how a run's status begins then
+FORMAT = 2  # of run folders; 1 were those of fedsim 0.1, which had no number
+CONFIG_FILE = "config.yaml"
+_HEADING = re.compile(r"format: (\d{1,9})\nkind: ([a-z]+)\n")
 MODEL_FILE = "model.safetensors"
-SOURCE_FILE = "replayed.txt"  # in a replay: the folder of the run that it attacks
+_SOURCE = re.compile(r"^source: (.*)$", re.MULTILINE)
 PARTITION_FILE = "partition.safetensors"
-_SENT, _RECEIVED = "round_{round}.sent", "round_{round}.client_{client}"
-_OWN_SENT = "round_{round}.sent_to_{client}"  # where a strategy sends each client something else
-_NUMBERED = re.compile(r"round_(\d+)\.client_(-?\d+)\.safetensors")
 # Grow while rounds are played.
 TABLES: Mapping[str, type[Any]] = {"history.csv": RoundResult, "faults.csv": Fault, "verdicts.csv": Verdict}
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheatRow:
-    """One line of cheats.csv."""
+class MaliciousClient:
+    """One line of malicious.csv."""
 
     client: int
-    cheat: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScoreRow:
-    """One line of scores.csv; `error` instead of a value where a client or an attack failed."""
-
-    round: int
-    client: int
-    attack: str
-    metric: str
-    value: float | None
-    blind: float | None = None
-    error: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MetricLine:
-    """What all scores of one metric come to."""
-
-    name: str
-    mean: float
-    lowest: float
-    highest: float
-    blind: float | None
-    number: int
-
-
-def metric_lines(rows: Sequence[ScoreRow]) -> list[MetricLine]:
-    """Summarise the scores of each metric; lines without a finite value report failures and do not count."""
-    lines = []
-    for name in dict.fromkeys(row.metric for row in rows if _is_figure(row.value)):
-        values = [row.value for row in rows if row.metric == name and _is_figure(row.value)]
-        blind = [row.blind for row in rows if row.metric == name and _is_figure(row.blind)]
-        lines.append(
-            MetricLine(
-                name=name,
-                mean=fmean(values),
-                lowest=min(values),
-                highest=max(values),
-                blind=fmean(blind) if blind else None,
-                number=len(values),
-            )
-        )
-    return lines
-
-
-def _is_figure(value: float | None) -> TypeGuard[float]:
-    return value is not None and math.isfinite(value)
-
-
-def as_figure(value: float | None) -> str:
-    """Return a number as tables show it: three decimals, or none where it is large."""
-    if value is None:
-        return "–"
-    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.3f}"
+    behaviour: str  # empty: honest
 
 
 @dataclass(frozen=True)
@@ -121,26 +59,11 @@ class RunFolder:
 
     def keep_observation(self, observation: Observation, *, own_sent: bool = False) -> None:
         """Save an observation; what was broadcast is saved once a round, unless this client got its own."""
-        place = {"round": observation.round, "client": observation.client}
-        sent = _in("observations", (_OWN_SENT if own_sent else _SENT).format(**place))
-        if not self.storage.has(sent):
-            self.storage.write_tensors(sent, observation.sent)
-        told = {field.name for field in fields(observation)} - {"sent", "received", "defense"}
-        notes = {name: getattr(observation, name) for name in sorted(told)}
-        received = _in("observations", _RECEIVED.format(**place))
-        self.storage.write_tensors(received, observation.received, notes)
+        exchanges.write_observation(self.storage, observation, own_sent=own_sent)
 
     def observation(self, round: int, client: int) -> Observation:
         """Read one saved observation."""
-        name = _in("observations", _RECEIVED.format(round=round, client=client))
-        received, notes = _tensors(self.storage, name)
-        own = _in("observations", _OWN_SENT.format(round=round, client=client))
-        shared = _in("observations", _SENT.format(round=round))
-        sent = _read_sent(self.storage, own if self.storage.has(own) else shared)
-        with reading(self.path / name):
-            if (notes.get("round"), notes.get("client")) != (round, client):
-                raise ValueError(f"it says that it is of round {notes.get('round')}, {notes.get('client')}")
-            return Observation(sent=sent, received=received, **notes)
+        return exchanges.read_observation(self.storage, round, client)
 
     def observations(self, round: int | None = None) -> Iterator[Observation]:
         """Read the saved observations one by one, by round and client, or those of one round."""
@@ -154,64 +77,37 @@ class RunFolder:
 
     def observed(self, round: int | None = None) -> list[tuple[int, int]]:
         """Return (round, client) of every saved observation, in order, or of those of one round."""
-        return [place for place in self._places("observations") if round in (None, place[0])]
+        return [
+            place for place in exchanges.numbered(self.storage, "observations") if round in (None, place[0])
+        ]
 
     def count_observations(self) -> int:
         """Return how many observations are saved."""
-        return len(self._places("observations"))
+        return len(exchanges.numbered(self.storage, "observations"))
 
     def keep_truth(self, truth: Truth) -> None:
         """Save a private batch for the evaluator."""
-        pixels = truth.images.mul(255).add_(0.5).to(torch.uint8)
-        exact = torch.equal(pixels / 255, truth.images)  # a quarter of the bytes
-        tensors = {"pixels" if exact else "images": pixels if exact else truth.images, "labels": truth.labels}
-        name = _in("truth", _RECEIVED.format(round=truth.round, client=truth.client))
-        self.storage.write_tensors(name, tensors)
+        exchanges.write_truth(self.storage, truth)
 
     def truth(self, round: int, client: int) -> Truth | None:
         """Read the private batch behind an observation, if it is known."""
-        name = _in("truth", _RECEIVED.format(round=round, client=client))
-        if (found := self.storage.read_tensors(name)) is None:
-            return None
-        stored, _ = found
-        with reading(self.path / name):
-            images = stored["pixels"] / 255 if "pixels" in stored else stored["images"]
-            return Truth(round=round, client=client, images=images, labels=stored["labels"])
+        return exchanges.read_truth(self.storage, round, client)
 
     def has_truth(self) -> bool:
         """Say whether any private batch is known."""
-        return bool(self._places("truth"))
+        return bool(exchanges.numbered(self.storage, "truth"))
 
     def keep_guess(self, round: int, client: int, guess: Reconstruction, partial: bool = False) -> None:
         """Save what an attack recovered; partial: it was interrupted."""
-        values = {f.name: getattr(guess, f.name) for f in fields(guess)}
-        tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
-        notes = {name: values[name] for name in ("trace", "seconds", "confidence", "embedding_layer")}
-        notes["partial"] = partial
-        name = _in("guesses", _RECEIVED.format(round=round, client=client))
-        self.storage.write_tensors(name, tensors, notes)
+        exchanges.write_guess(self.storage, round, client, guess, partial=partial)
 
     def guess(self, round: int, client: int, *, whole: bool = False) -> Reconstruction | None:
         """Read what an attack recovered, if it got that far; whole: if it was not interrupted."""
-        name = _in("guesses", _RECEIVED.format(round=round, client=client))
-        try:
-            found = self.storage.read_tensors(name)
-        except MissingFile:
-            if not whole:
-                raise
-            return None  # it is made again
-        if found is None:
-            return None
-        tensors, notes = found
-        with reading(self.path / name):
-            if notes.pop("partial", False) and whole:
-                return None
-            values: dict[str, Any] = tensors | notes | {"trace": tuple(notes.get("trace", ()))}
-            return Reconstruction(**values)
+        return exchanges.read_guess(self.storage, round, client, whole=whole)
 
     def guessed(self) -> list[tuple[int, int]]:
         """Return (round, client) of every saved guess, in order."""
-        return self._places("guesses")
+        return exchanges.numbered(self.storage, "guesses")
 
     def keep_weights(self, weights: Weights, round: int) -> None:
         """Save the global model after a round: the last thing that is written of it."""
@@ -265,15 +161,15 @@ class RunFolder:
         """Read verdicts.csv."""
         return read_rows(self.storage, "verdicts.csv", Verdict)
 
-    def keep_cheats(self, cheats: Sequence[str]) -> None:
+    def keep_malicious(self, malicious: Sequence[str]) -> None:
         """Write who cheats, and how: the evaluator's side channel."""
-        rows = [CheatRow(client=client, cheat=cheat) for client, cheat in enumerate(cheats)]
-        write_rows(self.storage, "cheats.csv", CheatRow, rows)
+        rows = [MaliciousClient(client=client, behaviour=name) for client, name in enumerate(malicious)]
+        write_rows(self.storage, "malicious.csv", MaliciousClient, rows)
 
-    def cheats(self) -> dict[int, str]:
+    def malicious(self) -> dict[int, str]:
         """Read who cheats, and how; empty when nobody does."""
-        rows = read_rows(self.storage, "cheats.csv", CheatRow)
-        return {row.client: row.cheat for row in rows if row.cheat}
+        rows = read_rows(self.storage, "malicious.csv", MaliciousClient)
+        return {row.client: row.behaviour for row in rows if row.behaviour}
 
     def keep_round(self, result: RoundResult) -> None:
         """Add a round's test result to history.csv."""
@@ -303,65 +199,63 @@ class RunFolder:
             return dict(json.loads(text))
 
     @property
-    def status(self) -> str:
-        """How the run stands, in a word or a sentence; empty when it never began."""
-        return str(self.summary().get("status", ""))
+    def standing(self) -> Standing:
+        """How the run stands, and why."""
+        return standing_of(self.summary())
+
+    @property
+    def status(self) -> Status | None:
+        """How the run stands; None when it never began."""
+        return self.standing.status
 
     def adopt(self, source: "RunFolder") -> None:
         """Copy what a replay takes over from the run that it attacks: truth, history, clients' faults."""
-        names = [_in("truth", _RECEIVED.format(round=r, client=c)) for r, c in source._places("truth")]
-        for name in (*names, *TABLES, "cheats.csv"):
+        names = [exchanges.file_of("truth", *place) for place in exchanges.numbered(source.storage, "truth")]
+        for name in (*names, *TABLES, "malicious.csv"):
             if not self.storage.has(name) and (content := source.storage.read(name)) is not None:
                 self.storage.write(name, content)
 
-    def keep_source(self, source: "RunFolder") -> None:
-        """Note which run this replay attacks."""
-        self.storage.write_text(SOURCE_FILE, str(source.path.resolve()))
-
     def source(self) -> Path | None:
         """Return the run that this replay attacks; None: it is no replay."""
-        text = self.storage.read_text(SOURCE_FILE)
-        return None if text is None else Path(text)
+        found = _SOURCE.search(self.config_text())
+        return None if found is None or self.kind != "replay" else Path(json.loads(found[1]))
 
     def claimed(self) -> AbstractContextManager[None]:
         """Keep other processes from writing here, too; the claim ends with this process at the latest."""
         return self.storage.claimed()
 
+    def begin(self, kind: str, config_text: str, source: "RunFolder | None" = None) -> None:
+        """Write config.yaml, which makes this a run folder; an earlier run's is never written over.
+
+        source: the run that a replay attacks.
+        """
+        if (self.path / CONFIG_FILE).exists():
+            raise FedsimError(
+                f"{self.path} already holds a run. Remedy: another hydra.run.dir, or remove the folder."
+            )
+        make_private(self.path)
+        attacked = "" if source is None else f"source: {json.dumps(str(source.path.resolve()))}\n"
+        self.storage.write_text(CONFIG_FILE, f"format: {FORMAT}\nkind: {kind}\n{attacked}{config_text}")
+
     def config_text(self) -> str:
-        """Read config.yaml."""
-        if (text := self.storage.read_text("config.yaml")) is None:
+        """Read config.yaml, if this version of fedsim understands it."""
+        return self._config()[0]
+
+    @property
+    def kind(self) -> str:
+        """What was played here: a run, replay, wiretap, sweep, comparison, game, proof or calibration."""
+        return self._config()[1]
+
+    def _config(self) -> tuple[str, str]:
+        if (text := self.storage.read_text(CONFIG_FILE)) is None:
             raise FedsimError(
                 f"{self.path} is not a run folder: no config.yaml in it. Remedy: name a folder under runs/."
             )
-        return text
-
-    def _places(self, kind: str) -> list[tuple[int, int]]:
-        """Return (round, client) of every file of a kind, in order; one that nobody wrote is refused."""
-        folder = self.path / kind
-        here = [n for n in (os.listdir(folder) if folder.is_dir() else ()) if _NUMBERED.fullmatch(n)]
-        if foreign := unlisted(self.storage, kind, here):
-            raise FedsimError(f"{folder / min(foreign)} is not in its folder's manifest. {FOREIGN}")
-        found = (
-            _NUMBERED.fullmatch(name.removeprefix(f"{kind}/")) for name in self.storage.names(f"{kind}/")
-        )
-        return sorted((int(match[1]), int(match[2])) for match in found if match)
-
-
-def _tensors(storage: Storage, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    if (found := storage.read_tensors(name)) is None:
-        raise MissingFile(f"no such file: {storage.root / name}. {DAMAGED}")
-    return found
-
-
-def _read_sent(storage: Storage, name: str) -> Weights:
-    """Read what was sent, once for all clients of a round."""
-    return _read_sent_once(storage, name, storage.stamp(name))
-
-
-@functools.lru_cache(maxsize=1)
-def _read_sent_once(storage: Storage, name: str, stamp: str | None) -> Weights:
-    return _tensors(storage, name)[0]
-
-
-def _in(kind: str, name: str) -> str:
-    return f"{kind}/{name}.safetensors"
+        found = _HEADING.match(text)
+        number = int(found[1]) if found else 1
+        if found is None or number != FORMAT:
+            remedy = "a newer fedsim" if number > FORMAT else "play it again, or read it with fedsim 0.1"
+            raise FedsimError(
+                f"{self.path / CONFIG_FILE}: expected format {FORMAT}, got {number}. Remedy: {remedy}."
+            )
+        return text, found[2]

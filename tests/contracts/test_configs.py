@@ -127,7 +127,7 @@ def test_an_attack_is_repeatable_and_leaves_observations_untouched(name: str, ob
         assert (left is None) == (right is None)
         assert left is None or torch.equal(left, right)
     assert first.trace == second.trace
-    assert first.confidence == second.confidence
+    assert first.residual == second.residual
     after = dict([*seen.sent.items(), *seen.received.items()])
     assert all(torch.equal(before[key], after[key]) for key in before)
     classes = experiment.task.num_classes
@@ -213,7 +213,7 @@ def test_a_metric_is_a_metric_under_its_own_name(name: str) -> None:
         score = metric.score(dataclasses.replace(guess, embedding_layer="output"), truth)
     assert score is not None
     assert score.metric == name
-    assert score.blind is not None
+    assert score.baseline is not None
 
 
 def test_configs_are_found() -> None:

@@ -59,7 +59,7 @@ def test_kept_proofs_are_checked_against_their_ledger(play_small, command, tmp_p
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_every_cheat_is_caught_by_the_check_that_is_meant_for_it(play_small, cheat: str) -> None:
     played = play_small(*AUDITED, f"client=[{cheat}]", f"client.{cheat}.share=0.34")
-    (cheater,) = played.cheats()
+    (cheater,) = played.malicious()
     for verdict in played.verdicts():
         assert verdict.accepted == (verdict.client != cheater), verdict
         if verdict.client == cheater:
@@ -72,7 +72,7 @@ def test_every_cheat_is_caught_by_the_check_that_is_meant_for_it(play_small, che
 
 def test_a_replayed_proof_is_of_another_round(play_small) -> None:
     played = play_small(*AUDITED, "client=[replay]", "client.replay.share=0.34")
-    (cheater,) = played.cheats()
+    (cheater,) = played.malicious()
     assert [v.check for v in played.verdicts() if v.client == cheater] == ["step", "identity"]
 
 

@@ -45,7 +45,8 @@ def test_deploy_and_inline_agree_bit_for_bit_also_after_a_resume(
     first = play_small(*ALIKE, "federation.rounds=1", "engine=deploy", folder="deploy")
     config = build.parse_text(first.config_text())
     config.federation.rounds = 2
-    first.storage.write_text("config.yaml", OmegaConf.to_yaml(config))
+    (first.path / "config.yaml").unlink()
+    first.begin("run", OmegaConf.to_yaml(config))
     deployed = resume(build.experiment(config), first)
     same(inline, deployed)
     assert deployed.summary()["status"] == "complete"
@@ -61,7 +62,7 @@ def test_a_failing_client_ends_alike_on_deploy(play_small, tmp_path: Path, monke
         play_small(*rules)
     assert processes_about(tmp_path) == []
     assert len(RunFolder(tmp_path / "run").faults()) == 2
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"].startswith("failed: round 1")
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["reason"].startswith("round 1")
 
 
 def test_nobody_at_the_address_is_said_in_a_line(play_small, tmp_path: Path, monkeypatch) -> None:

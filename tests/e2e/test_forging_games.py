@@ -216,7 +216,7 @@ def test_forgers_in_rounds_claim_other_data(play_small, forgery: str, caught: fl
         "client.forger.share=0.34",
         f"client.forger.forgery._target_=fedsim.attacks.integrity.forging.{forgery}",
     )
-    (cheater,) = played.cheats()
+    (cheater,) = played.malicious()
     assert played.summary()["metrics"]["detection"] == caught
     for verdict in played.verdicts():
         assert verdict.accepted == (verdict.client != cheater or caught == 0)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from faulty_disk import FaultyDisk, PowerCut
 
-import fedsim.report.run
+import fedsim.lab.record
 from fedsim.cli import _resume
 from fedsim.config import build
 from fedsim.core.errors import FedsimError
@@ -55,7 +55,7 @@ def test_a_run_that_dies_at_any_write_is_resumed_to_the_same_figures(
     small, tmp_path: Path, monkeypatch, settings: tuple[str, ...], writes: int
 ) -> None:
     """benchmarks/hostile.py goes through every single one."""
-    monkeypatch.setattr(fedsim.report.run, "write_report", lambda *_: None)  # takes most of the time
+    monkeypatch.setattr(fedsim.lab.record, "write_report", lambda *_: None)  # takes most of the time
     overrides = (*settings, "federation.rounds=3")
     with monkeypatch.context() as patch:
         disk = FaultyDisk(patch, tmp_path / "whole", 10**9, PowerCut())  # counts

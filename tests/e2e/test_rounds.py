@@ -22,7 +22,7 @@ def test_a_run_folder_holds_everything(play_small) -> None:
     summary = folder.summary()
     assert summary["status"] == "complete"
     assert set(summary["metrics"]) == {"leacc", "lnacc", "irec", "bytes", "accuracy", "loss"}
-    assert set(summary["blind"]) == {"leacc", "lnacc", "irec"}
+    assert set(summary["baseline"]) == {"leacc", "lnacc", "irec"}
     assert (summary["rounds"], summary["clients"], summary["seed"], summary["faults"]) == (2, 3, 0, 0)
     assert {"fedsim", "torch", "flwr"} <= set(summary["versions"])
     seen = list(folder.observations())
@@ -263,7 +263,7 @@ def test_a_round_without_a_valid_reply_ends_the_run_and_keeps_what_there_was(sma
         run(with_defense(small(), SecondRound("nan", ())), tmp_path / "run")
     folder = RunFolder(tmp_path / "run")
     assert [(o.round, o.client) for o in folder.observations()] == [(1, 0), (1, 1), (1, 2)]
-    assert folder.summary()["status"].startswith("failed: round 2")
+    assert folder.summary()["reason"].startswith("round 2")
     assert [row.round for row in folder.scores()] == [2, 2, 2]
     assert "did not complete" in (folder.path / "report.html").read_text()
 

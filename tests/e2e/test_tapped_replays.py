@@ -30,9 +30,9 @@ def test_a_replay_with_the_users_model_scores_where_truth_is_known(tmp_path) -> 
         "attack=ilrg",
         "metric=[leacc,lnacc,embedding_cosine]",
     )
-    metrics, blind = folder.summary()["metrics"], folder.summary()["blind"]
-    assert metrics["leacc"] > blind["leacc"]
-    assert metrics["lnacc"] > blind["lnacc"]
+    metrics, baseline = folder.summary()["metrics"], folder.summary()["baseline"]
+    assert metrics["leacc"] > baseline["leacc"]
+    assert metrics["lnacc"] > baseline["lnacc"]
     assert "The model is tapped_app.Small" in (folder.path / "report.html").read_text()
 
 
@@ -142,7 +142,7 @@ def test_the_example_app_leaks_its_labels_and_images(tmp_path, monkeypatch) -> N
     for path in (tmp_path / "tapped" / "observations").glob("round_[23].client*"):
         path.unlink()  # four batches are enough
     labels = replayed(tmp_path / "tapped", tmp_path / "labels", "attack=ilrg", "metric=[lnacc]")
-    assert labels.summary()["metrics"]["lnacc"] == 1.0 > labels.summary()["blind"]["lnacc"]
+    assert labels.summary()["metrics"]["lnacc"] == 1.0 > labels.summary()["baseline"]["lnacc"]
     images = replayed(
         tmp_path / "tapped",
         tmp_path / "images",
@@ -150,7 +150,7 @@ def test_the_example_app_leaks_its_labels_and_images(tmp_path, monkeypatch) -> N
         "metric=[psnr]",
         "attack.optimiser.iterations=40",
     )
-    assert images.summary()["metrics"]["psnr"] > images.summary()["blind"]["psnr"] + 2
+    assert images.summary()["metrics"]["psnr"] > images.summary()["baseline"]["psnr"] + 2
     lines = (ROOT / "examples/flower_quickstart/quickstart/server_app.py").read_text().splitlines()
     plain = [line for line in lines if "# wiretap:" not in line]
     assert len(lines) - len(plain) <= 3

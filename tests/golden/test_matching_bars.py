@@ -78,7 +78,7 @@ def test_span_matching_is_exact_on_an_honest_fcn3(mnist: Dataset, size: int, bat
         score, guess, truth = play(preset("span_matching"), mnist, seeded(fcn3, mnist, seed), size, seed)
         assert min(score.per_example) >= 100
         assert guess.class_counts.tolist() == truth.labels.bincount(minlength=10).tolist()
-        assert guess.confidence < 1e-5
+        assert guess.residual < 1e-5
 
 
 def test_the_residual_tells_failure_from_success(mnist: Dataset) -> None:
@@ -86,7 +86,7 @@ def test_the_residual_tells_failure_from_success(mnist: Dataset) -> None:
     model = seeded(mlp, mnist, 0, width=40)
     score, guess, _ = play(preset("span_matching", "attack.optimiser.iterations=50"), mnist, model, 24, 0)
     assert score.value < 40
-    assert guess.confidence > 1e-3
+    assert guess.residual > 1e-3
 
 
 @pytest.mark.parametrize("activation", ["relu", "leaky_relu", "tanh", "gelu", "silu"])
@@ -129,7 +129,7 @@ def test_gauss_newton_is_exact_on_smooth_convolutions(cifar: Dataset, activation
     # Saturated tanh units amplify the rounding of float32 gradients: 100 dB on 7 of 8 images, not on all.
     assert score.value >= (95 if activation == "tanh" else 100)
     assert len(guess.trace) <= 13  # the start and at most 12 steps
-    assert guess.confidence < 1e-5
+    assert guess.residual < 1e-5
 
 
 def gelu_network(task: Task) -> nn.Module:
@@ -150,7 +150,7 @@ def test_gauss_newton_is_exact_on_gelu_convolutions(cifar: Dataset, observe) -> 
     guess = preset("gauss_newton").run(model, task, [observe(model, images, labels)])
     assert PSNR().score(guess, Truth(round=1, client=0, images=images, labels=labels)).value >= 100
     assert len(guess.trace) <= 13
-    assert guess.confidence < 1e-5
+    assert guess.residual < 1e-5
 
 
 def test_recursion_sees_through_relu_convolutions(cifar: Dataset) -> None:

@@ -112,7 +112,7 @@ def test_batches_come_back_exactly(
     for seed in range(500, 500 + batches):
         played = play(SteinExact(), mnist, network(width, activation), size, seed)
         assert played.lowest >= 100
-        assert played.guess.confidence < 1e-5
+        assert played.guess.residual < 1e-5
         assert played.guess.class_counts.tolist() == played.truth.labels.bincount(minlength=10).tolist()
 
 
@@ -130,7 +130,7 @@ def test_relu(mnist: Dataset) -> None:
     for seed in range(512, 516):
         played = play(SteinExact(), mnist, network(1568, "relu"), 8, seed)
         assert played.lowest >= 100
-        assert played.guess.confidence < 1e-5
+        assert played.guess.residual < 1e-5
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
@@ -203,7 +203,7 @@ def test_the_sign_is_right_where_both_signs_have_the_same_column(mnist: Dataset,
 def test_wrong_images_are_never_sure(mnist: Dataset, attack: SteinExact, activation: str, told: int) -> None:
     played = play(attack, mnist, network(264, activation), 8, 529, told=told)
     assert played.lowest < 60
-    assert played.guess.confidence > 0.01
+    assert played.guess.residual > 0.01
     assert played.guess.class_counts is None
     assert played.guess.labels is None
     assert len(played.guess.images) == told
@@ -223,7 +223,7 @@ def test_an_image_with_two_labels_keeps_both(mnist: Dataset) -> None:
     seen = Observation(round=1, client=0, sent=sent, received=received, kind="gradient", num_examples=5)
     guess = attack.run(model, mnist.task, [seen])
     assert guess.class_counts.tolist() == labels.bincount(minlength=10).tolist()
-    assert guess.confidence < 1e-5
+    assert guess.residual < 1e-5
 
 
 def test_a_replay_may_set_another_scale(mnist: Dataset) -> None:
@@ -290,7 +290,7 @@ def test_noise_after_clipping_does_help(mnist: Dataset) -> None:
     assert play(SteinExact(scale=1.0), mnist, network(784, "tanh"), 8, 532, defended[:1]).lowest >= 100
     played = play(SteinExact(scale=1.0), mnist, network(784, "tanh"), 8, 532, defended)
     assert played.score.value < 15
-    assert played.guess.confidence > 0.1
+    assert played.guess.residual > 0.1
 
 
 def test_half_of_the_entries_are_enough(mnist: Dataset) -> None:
@@ -303,7 +303,7 @@ def test_half_of_the_entries_are_enough(mnist: Dataset) -> None:
 def test_a_tenth_of_the_entries_is_not(mnist: Dataset) -> None:
     played = play(SteinExact(), mnist, network(784, "tanh"), 8, 535, (Sparsify(rate=0.9),))
     assert played.score.value < 25
-    assert played.guess.confidence > 1e-2
+    assert played.guess.residual > 1e-2
     assert played.guess.class_counts is None
 
 
@@ -357,4 +357,4 @@ def test_honest_weights_are_refused(mnist: Dataset, observe) -> None:
 def test_the_published_attack_says_how_little_it_explains(mnist: Dataset) -> None:
     played = play(Stein(), mnist, network(4000, "square_cube"), 4, 543)
     assert played.guess.images.shape == (4, 1, 28, 28)
-    assert played.guess.confidence > 0.3
+    assert played.guess.residual > 0.3

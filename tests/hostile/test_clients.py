@@ -16,7 +16,7 @@ def with_one(kind: str) -> tuple[str, ...]:
 
 
 def check(folder: RunFolder, words: str) -> None:
-    (guilty,) = folder.cheats()
+    (guilty,) = folder.malicious()
     assert [(fault.round, fault.client) for fault in folder.faults()] == [(2, guilty)]
     assert words in folder.faults()[0].reason
     seen = [(round, client) for round in (1, 2, 3) for client in range(4) if (round, client) != (2, guilty)]
@@ -59,7 +59,7 @@ def test_ray(play_small, monkeypatch) -> None:
     bad = [f"+client.{k}={{_target_: hostile_clients.{k}, share: 0.125, round: 1}}" for k in kinds]
     few = ("federation.clients=8", "federation.rounds=2", "federation.timeout=15")
     folder = play_small(*RULES, *few, *bad, "engine=ray")
-    guilty = folder.cheats()
+    guilty = folder.malicious()
     assert {(fault.round, guilty[fault.client]) for fault in folder.faults()} == {(1, kind) for kind in kinds}
     for fault in folder.faults():
         assert kinds[guilty[fault.client]] in fault.reason

@@ -51,7 +51,7 @@ def test_an_aborted_run_is_not_complete_and_goes_on(
 
 def test_complete_is_the_last_word(small, tmp_path: Path, monkeypatch) -> None:
     """Until all is written, whoever looks is told that the run is running."""
-    seen, write = list[tuple[str, str]](), Storage.write
+    seen, write = list[tuple[str, str | None]](), Storage.write
     path = tmp_path / "run"
 
     def noted(storage: Storage, name: str, content: bytes) -> None:
@@ -60,8 +60,8 @@ def test_complete_is_the_last_word(small, tmp_path: Path, monkeypatch) -> None:
 
     monkeypatch.setattr(Storage, "write", noted)
     folder = run(small(), path)
-    assert seen[0] == ("config.yaml", "")
-    assert seen[1] == ("summary.json", "")
+    assert seen[0] == ("config.yaml", None)
+    assert seen[1] == ("summary.json", None)
     assert {status for _, status in seen[2:]} == {"running"}
     assert seen[-1][0] == "summary.json"
     assert folder.status == "complete"
@@ -125,7 +125,7 @@ def test_a_full_disk_is_said_in_a_sentence(small, tmp_path: Path, monkeypatch) -
             FedsimError, match=r"cannot be written \(No space left on device\)\. Remedy: room"
         ):
             run(small(), tmp_path / "run")
-    assert "failed: " in RunFolder(tmp_path / "run").status  # there was room again for that
+    assert RunFolder(tmp_path / "run").status == "failed"  # there was room again for that
 
 
 def started(*arguments: str, cwd: Path) -> subprocess.Popen[str]:

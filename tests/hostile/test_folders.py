@@ -8,7 +8,7 @@ import pytest
 from damages import damage, judged
 from faulty_disk import FaultyDisk, PowerCut
 
-import fedsim.report.run
+import fedsim.lab.record
 from fedsim.core.errors import FedsimError
 from fedsim.lab.experiment import run
 from fedsim.storage.runfolder import RunFolder
@@ -34,7 +34,7 @@ def test_damages_are_said_or_do_not_matter(
     """benchmarks/hostile.py damages a thousand folders."""
     whole = play_small(*RULES, folder="whole").path
     if command != "report":
-        monkeypatch.setattr(fedsim.report.run, "write_report", lambda folder, *_: folder.path)  # takes long
+        monkeypatch.setattr(fedsim.lab.record, "write_report", lambda folder, *_: folder.path)  # takes long
     for seed in range(6 if command == "report" else 25):
         copy = tmp_path / f"copy {seed}"
         shutil.copytree(interrupted if command == "resume" else whole, copy)

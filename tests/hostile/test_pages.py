@@ -25,10 +25,11 @@ from fedsim.report import audit, figures, forging
 from fedsim.report.comparison import write_comparison
 from fedsim.report.figures import confusion_figure, count_table
 from fedsim.report.page import as_file_name, write_page
-from fedsim.report.run import write_report
 from fedsim.report.sweep import SweepReport, run_folders, write_sweep_report
+from fedsim.report.write import write_report
 from fedsim.storage.folder import Storage
-from fedsim.storage.runfolder import RunFolder, ScoreRow
+from fedsim.storage.runfolder import RunFolder
+from fedsim.storage.scores import ScoreRow
 
 MARKUP = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7 * 7 }}&lt;"
 WORDS = {
@@ -79,10 +80,10 @@ def made_run(
     path.mkdir(parents=True)
     folder.storage.write_text("config.yaml", TAPPED)
     folder.write_summary(
-        {"name": name, "status": "complete", "metrics": {metric: 0.5}, "blind": {}, "seconds": 1.0}
+        {"name": name, "status": "complete", "metrics": {metric: 0.5}, "baseline": {}, "seconds": 1.0}
     )
     rows = [
-        ScoreRow(round=round, client=0, attack="ilrg", metric=metric, value=0.5, blind=0.1)
+        ScoreRow(round=round, client=0, attack="ilrg", metric=metric, value=0.5, baseline=0.1)
         for round in (1, 2)
     ]
     rows.append(ScoreRow(round=1, client=1, attack="ilrg", metric="fault", value=None, error=reason))
@@ -90,7 +91,9 @@ def made_run(
     return folder
 
 
-TAPPED = """
+HEADING = "format: 2\nkind: run\n"
+TAPPED = """format: 2
+kind: wiretap
 name: test
 choices: {attack: ilrg, model: net, data: tapped}
 wiretap: {strategy: FedAvg, every: 1, replies: weights, model: null, task: null}
@@ -152,11 +155,11 @@ def sweep_of(folder: Path, words: str) -> Path:
     for number in range(4):
         run = made_run(folder / str(number), metric=words)
         config = {"choices": {}, "note": f"{words}{number % 2}", words + "key": float(number)}
-        run.storage.write_text("config.yaml", yaml.safe_dump(config))
+        run.storage.write_text("config.yaml", HEADING + yaml.safe_dump(config))
     write_sweep_report(folder)  # as curves
     for number in range(4):
         config = {"choices": {}, "note": f"{words}{number % 2}"}
-        RunFolder(folder / str(number)).storage.write_text("config.yaml", yaml.safe_dump(config))
+        RunFolder(folder / str(number)).storage.write_text("config.yaml", HEADING + yaml.safe_dump(config))
     return write_sweep_report(folder)  # as bars
 
 
@@ -169,9 +172,10 @@ def comparison_of(folder: Path, words: str) -> Path:
         training = {"status": "complete", "metrics": {"accuracy": 0.1 * place}, "seconds": 1.0}
         RunFolder(grid.training(folder, defense, 0)).write_summary(training)
         for attack in attacks:
-            status = ("complete", f"gave up: {as_stored(words)}", f"failed: {as_stored(words)}")[place]
+            status = ("complete", "gave up", "failed")[place]
             cell = {
                 "status": status,
+                "reason": as_stored(words) if place else "",
                 "metrics": {as_stored(f"../{words}"): 0.5, "lnacc": 0.2},
                 "seconds": 1.0,
             }

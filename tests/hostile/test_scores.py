@@ -13,7 +13,8 @@ from fedsim.core.interfaces import Attack, Metric
 from fedsim.core.types import Reconstruction, Score
 from fedsim.lab.assess import FAULT
 from fedsim.lab.experiment import replay
-from fedsim.storage.runfolder import RunFolder, ScoreRow, metric_lines
+from fedsim.storage.runfolder import RunFolder
+from fedsim.storage.scores import ScoreRow, metric_lines
 
 RUN = ("model=mlp", "model.width=20", "federation.rounds=1", "attack=none")
 ATTACK = ("model=mlp", "model.width=20", "federation.rounds=1", "attack=ilrg")
@@ -42,22 +43,22 @@ def test_a_denormal_bias_gradient_costs_its_own_client_the_score(play_small, sma
 class Fickle(Metric):
     """A metric that gives no number for some batch."""
 
-    def __init__(self, value: float, blind: float) -> None:
-        self.figures = iter([(0.25, 0.5), (value, blind), (0.75, 0.5)])
+    def __init__(self, value: float, baseline: float) -> None:
+        self.figures = iter([(0.25, 0.5), (value, baseline), (0.75, 0.5)])
 
     def score(self, guess: Reconstruction, truth: object) -> Score:
-        value, blind = next(self.figures)
-        return Score(metric="fickle", value=value, blind=blind)
+        value, baseline = next(self.figures)
+        return Score(metric="fickle", value=value, baseline=baseline)
 
 
-@pytest.mark.parametrize(("value", "blind"), [(math.nan, 0.5), (math.inf, 0.5), (0.5, math.nan)])
+@pytest.mark.parametrize(("value", "baseline"), [(math.nan, 0.5), (math.inf, 0.5), (0.5, math.nan)])
 def test_a_score_that_is_no_number_is_a_fault_of_one_client(
-    play_small, small, tmp_path: Path, value: float, blind: float
+    play_small, small, tmp_path: Path, value: float, baseline: float
 ) -> None:
-    experiment = dataclasses.replace(small(*ATTACK), metrics=(Fickle(value, blind),))
+    experiment = dataclasses.replace(small(*ATTACK), metrics=(Fickle(value, baseline),))
     attacked = replay(experiment, play_small(*RUN), tmp_path / "replay")
     assert attacked.summary()["metrics"]["fickle"] == 0.5
-    assert attacked.summary()["blind"]["fickle"] == 0.5
+    assert attacked.summary()["baseline"]["fickle"] == 0.5
     faults = [row for row in attacked.scores() if row.metric == FAULT]
     assert [
         (row.client, row.error.startswith("metric Fickle failed: fickle: expected")) for row in faults
@@ -84,8 +85,8 @@ def test_features_that_cannot_be_had_leave_the_other_metrics(play_small, small, 
     assert all("features of the truth failed" in row.error for row in faults)
 
 
-def row(client: int, value: float | None, blind: float | None = 0.5) -> ScoreRow:
-    return ScoreRow(round=1, client=client, attack="ilrg", metric="psnr", value=value, blind=blind)
+def row(client: int, value: float | None, baseline: float | None = 0.5) -> ScoreRow:
+    return ScoreRow(round=1, client=client, attack="ilrg", metric="psnr", value=value, baseline=baseline)
 
 
 def test_lines_that_hold_no_number_do_not_count(tmp_path: Path) -> None:
@@ -93,7 +94,7 @@ def test_lines_that_hold_no_number_do_not_count(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.write_scores(rows)
     (line,) = metric_lines(folder.scores())
-    assert (line.mean, line.lowest, line.highest, line.number, line.blind) == (15.0, 10.0, 20.0, 2, 0.5)
+    assert (line.mean, line.lowest, line.highest, line.number, line.baseline) == (15.0, 10.0, 20.0, 2, 0.5)
     assert metric_lines([row(0, math.nan)]) == []
 
 

@@ -51,7 +51,7 @@ def test_escapes_say_what_was_there() -> None:
 def test_a_summary_shows_names_as_they_are(tmp_path: Path, capsys) -> None:
     folder = RunFolder(tmp_path / "\x1b[31mred\n")
     metrics = {HOSTILE: 0.5, "[/]": None, "[link=http://x]y": 1.0}
-    summary = {"name": HOSTILE, "observations": 1, "faults": 0, "metrics": metrics, "blind": {"[/]": 0.1}}
+    summary = {"name": HOSTILE, "observations": 1, "faults": 0, "metrics": metrics, "baseline": {"[/]": 0.1}}
     folder.write_summary(summary)
     print_summary(folder)
     said = capsys.readouterr().out

@@ -11,7 +11,7 @@ def test_only_classes_in_the_batch_are_scored_against_their_means() -> None:
     guessed = torch.tensor([[5.0, 0.0], [9.0, 9.0], [0.0, 0.1]])
     score = cosine_score("x", guessed, ROWS, LABELS)
     assert score.value == pytest.approx(1.0)
-    assert score.blind == pytest.approx(0.5**0.5)
+    assert score.baseline == pytest.approx(0.5**0.5)
     assert cosine_score("x", guessed.flip(0), ROWS, LABELS).value == pytest.approx(0.0)
 
 

@@ -44,7 +44,7 @@ def test_missing_guesses_are_grey_and_do_not_flatter() -> None:
     grey = PSNR().score(Reconstruction(images=torch.full_like(IMAGES, 0.5)), TRUTH)
     assert one.per_example[2] == PSNR_CEILING
     assert one.per_example[0] == pytest.approx(grey.per_example[0])
-    assert grey.value == pytest.approx(grey.blind)
+    assert grey.value == pytest.approx(grey.baseline)
 
 
 def test_equal_images_score_perfectly() -> None:

@@ -148,7 +148,7 @@ def test_gauss_newton_ends_when_nothing_is_left_to_fit(observe) -> None:
         known_only=True,
         double=True,
     )
-    assert attack.run(model, TASK, [dataclasses.replace(seen, received=only)]).confidence < 1e-3
+    assert attack.run(model, TASK, [dataclasses.replace(seen, received=only)]).residual < 1e-3
 
 
 def test_gauss_newton_refuses_what_it_would_ignore() -> None:

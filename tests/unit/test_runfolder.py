@@ -7,7 +7,8 @@ from faulty_disk import FaultyDisk, PowerCut
 from fedsim.core.errors import FedsimError
 from fedsim.core.types import Fault, Observation, Reconstruction, RoundResult, Truth
 from fedsim.storage.files import read_tensors
-from fedsim.storage.runfolder import RunFolder, ScoreRow
+from fedsim.storage.runfolder import RunFolder
+from fedsim.storage.scores import ScoreRow
 
 SENT = {"w": torch.randn(3, 2), "b": torch.randn(3)}
 
@@ -46,13 +47,13 @@ def test_truth_comes_back_bit_for_bit(tmp_path: Path, exact: bool) -> None:
 
 
 def test_guesses_come_back(tmp_path: Path) -> None:
-    guess = Reconstruction(class_counts=torch.tensor([1, 2]), trace=(0.5, 0.1), seconds=2.0, confidence=1e-3)
+    guess = Reconstruction(class_counts=torch.tensor([1, 2]), trace=(0.5, 0.1), seconds=2.0, residual=1e-3)
     folder = RunFolder(tmp_path)
     folder.keep_guess(3, 1, guess)
     read = folder.guess(3, 1)
     assert read.class_counts.tolist() == [1, 2]
     assert read.images is None
-    assert (read.trace, read.seconds, read.confidence) == ((0.5, 0.1), 2.0, 1e-3)
+    assert (read.trace, read.seconds, read.residual) == ((0.5, 0.1), 2.0, 1e-3)
     assert folder.guessed() == [(3, 1)]
     assert folder.guess(1, 1) is None
 
@@ -69,7 +70,7 @@ def test_tables_come_back(tmp_path: Path) -> None:
     folder.keep_round(RoundResult(round=0, accuracy=0.1, loss=2.3))
     assert folder.history() == [RoundResult(round=0, accuracy=0.1, loss=2.3)]
     rows = [
-        ScoreRow(round=1, client=0, attack="ilrg", metric="lnacc", value=0.123456789, blind=None),
+        ScoreRow(round=1, client=0, attack="ilrg", metric="lnacc", value=0.123456789, baseline=None),
         ScoreRow(round=1, client=1, attack="ilrg", metric="fault", value=None, error="no, sir"),
     ]
     folder.write_scores(rows)

@@ -72,7 +72,7 @@ class ILRG(Attack):
             class_presence=counts > 0,
             embeddings=embeddings.float(),
             probabilities=probabilities.float() if len(counts) <= MANY else None,  # C^2 numbers
-            confidence=residual,
+            residual=residual,
             seconds=time.perf_counter() - started,
         )
 

@@ -58,6 +58,6 @@ class ILRGPublic(Attack):
             class_counts=counts,
             class_presence=counts > 0,
             probabilities=probabilities.float(),
-            confidence=residual,
+            residual=residual,
             seconds=time.perf_counter() - started,
         )

@@ -62,7 +62,7 @@ class RLU(Attack):
         return Reconstruction(
             class_counts=counts,
             class_presence=counts > 0,
-            confidence=residual,
+            residual=residual,
             seconds=time.perf_counter() - started,
         )
 

@@ -279,7 +279,7 @@ class Matching(Attack):
             class_counts=labelled.class_counts,
             class_presence=labelled.class_presence,
             trace=_thinned(best.trace),
-            confidence=residuals[chosen],
+            residual=residuals[chosen],
             seconds=seconds,
         )
 

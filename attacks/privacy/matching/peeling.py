@@ -127,7 +127,7 @@ def _reconstruction(
     """Say what was found: images with their labels, or features."""
     rows = peel.inputs[:, :-1]
     if first.task_shape is None:
-        return Reconstruction(embeddings=rows.float(), embedding_layer=first.name, confidence=peel.residual)
+        return Reconstruction(embeddings=rows.float(), embedding_layer=first.name, residual=peel.residual)
     mean, std = (torch.tensor(v, dtype=torch.float64).view(1, -1, 1, 1) for v in (task.mean, task.std))
     images = (rows.view(-1, *task.input_shape) * std + mean).clamp(0, 1).float()
     labels, copies = read_labels(model, task, observation, first.name, images, peel.errors, size)
@@ -138,7 +138,7 @@ def _reconstruction(
         labels=labels,
         class_counts=counts,
         class_presence=None if counts is None else counts > 0,
-        confidence=peel.residual,
+        residual=peel.residual,
     )
 
 

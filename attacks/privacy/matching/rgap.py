@@ -90,7 +90,7 @@ class RGAP(Attack):
             labels=label[None],
             class_counts=counts,
             class_presence=counts > 0,
-            confidence=max(misses, default=0.0),
+            residual=max(misses, default=0.0),
             seconds=time.perf_counter() - started,
         )
 

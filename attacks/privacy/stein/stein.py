@@ -133,7 +133,7 @@ class Stein(Attack):
             images=denormalised(task, inputs) if form.takes_images else None,
             embeddings=None if form.takes_images else inputs.float(),
             embedding_layer=None if form.takes_images else form.hidden,
-            confidence=found.residual,
+            residual=found.residual,
             seconds=time.perf_counter() - started,
         )
 

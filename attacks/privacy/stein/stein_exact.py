@@ -193,7 +193,7 @@ def _reconstruction(
         # A gradient is a mean: a batch and the same batch twice cannot be told apart.
         class_counts=total if sure and disclosed else None,
         class_presence=total > 0 if sure else None,
-        confidence=residual,
+        residual=residual,
     )
 
 

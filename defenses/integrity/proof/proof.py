@@ -22,7 +22,7 @@ from fedsim.core.types import Weights
 VERSION = 1
 PRECISIONS: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}
 MOST_STEPS = 10_000_000
-LIBRARIES = ("torch", "numpy", "fedsim")
+LIBRARIES = ("torch", "numpy", "fedsim-lab")
 _KEYS = {
     "version": int,
     "subject": str,
