@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from fedsim.config import build
+from fedsim.config.compose import compose
 from fedsim.core.training import batch_gradient, load_weights
 from fedsim.data.batches import batch_indices
 from fedsim.flower.client import ClientSetup
@@ -67,7 +68,7 @@ def cpu_seconds(work: Callable[[], None]) -> float:
 
 def main() -> None:
     torch.set_num_threads(1)
-    experiment = build.experiment(build.compose(OVERRIDES))
+    experiment = build.experiment(compose(OVERRIDES))
     places = {"disk": DISK} | ({"memory": MEMORY} if MEMORY.is_dir() else {})
     seconds: dict[str, list[float]] = {"bare": [], **{name: [] for name in places}}
     with ExitStack() as removed_at_the_end:

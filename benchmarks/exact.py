@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from fedsim.config import build
+from fedsim.config.compose import compose
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack
 from fedsim.core.randomness import generator
@@ -31,7 +32,7 @@ EXACT = 100.0  # dB
 
 
 def preset(name: str, *overrides: str) -> Attack:
-    return build.experiment(build.compose([f"attack={name}", *overrides, "name=benchmark"])).attack
+    return build.experiment(compose([f"attack={name}", *overrides, "name=benchmark"])).attack
 
 
 def gelu_cnn(task: Task, kernel: int = 5) -> nn.Module:

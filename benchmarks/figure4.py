@@ -15,6 +15,7 @@ import torch
 from scipy.stats import t as student
 
 from fedsim.config import build
+from fedsim.config.compose import compose
 from fedsim.core.training import batch_gradient
 from fedsim.core.types import Observation, Truth
 from fedsim.metrics.psnr import PSNR
@@ -52,7 +53,7 @@ def main() -> None:
         for seed in range(number):
             for kind, overrides in KINDS.items():
                 common = [f"model={name}", f"data={set_name}", f"seed={seed}", "name=benchmark"]
-                config = build.compose([*overrides, f"attack.optimiser.iterations={iterations}", *common])
+                config = compose([*overrides, f"attack.optimiser.iterations={iterations}", *common])
                 experiment = build.experiment(config)
                 data = build._dataset(build.OmegaConf.to_yaml(config.data))
                 random = torch.Generator().manual_seed(1000 + seed)

@@ -34,6 +34,7 @@ from mutations import play_mutated
 
 import fedsim.lab.record
 from fedsim.config import build
+from fedsim.config.compose import compose
 from fedsim.core.errors import FedsimError
 from fedsim.core.types import Observation, Truth
 from fedsim.lab.experiment import Experiment, run
@@ -57,7 +58,7 @@ LEFT_AFTER = 10.0  # seconds
 
 
 def small(*overrides: str) -> Experiment:
-    return build.experiment(build.compose([*SMALL, *overrides]))
+    return build.experiment(compose([*SMALL, *overrides]))
 
 
 def no_report(folder: RunFolder, *_: object) -> Path:
@@ -175,7 +176,7 @@ def commands(folder: Path, source: Path) -> dict[str, tuple[list[str], float]]:
 
 def signals(number: int, into: Path) -> None:
     """Send a signal at a random moment, look what is left after ten seconds, resume, compare."""
-    run(build.experiment(build.compose(list(SLOW))), source := into / "source")
+    run(build.experiment(compose(list(SLOW))), source := into / "source")
     whole = {}
     for name, (arguments, _) in commands(into / "whole", source).items():
         assert fedsim_process(arguments, into / "tmp", "whole").wait() == 0

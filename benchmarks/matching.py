@@ -21,6 +21,7 @@ from hydra.core.global_hydra import GlobalHydra
 from torch import Tensor, nn
 
 from fedsim.config import build
+from fedsim.config.compose import compose
 from fedsim.core.interfaces import Attack
 from fedsim.core.training import batch_gradient
 from fedsim.core.types import Observation
@@ -52,7 +53,7 @@ def observe(model: nn.Module, images: Tensor, labels: Tensor) -> Observation:
 
 @functools.cache
 def attack_of(name: str, *overrides: str) -> Attack:
-    return build.experiment(build.compose([f"attack={name}", *overrides, "name=benchmark"])).attack
+    return build.experiment(compose([f"attack={name}", *overrides, "name=benchmark"])).attack
 
 
 def ours(

@@ -12,6 +12,7 @@ import torch
 
 from fedsim.attacks.integrity.spoofing.inverse_gradient import SOLVERS, invert_step
 from fedsim.config import build
+from fedsim.config.compose import compose
 from fedsim.core.interfaces import CentralTraining
 from fedsim.core.training import load_weights, sgd_step, weights_of
 from fedsim.defenses.integrity.proof.calibrate import costs
@@ -22,7 +23,7 @@ from fedsim.defenses.integrity.proof.proof_of_learning import ProofOfLearning
 
 
 def training(folder: Path, *overrides: str) -> CentralTraining:
-    config = build.compose(["model=lenet5", "audit=proof_of_learning", "name=benchmark", *overrides])
+    config = compose(["model=lenet5", "audit=proof_of_learning", "name=benchmark", *overrides])
     return build.central_training(config, folder)[1]
 
 

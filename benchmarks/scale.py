@@ -26,6 +26,7 @@ def measured(*overrides: str) -> dict[str, float]:
 
 def one(*overrides: str) -> None:
     from fedsim.config import build
+    from fedsim.config.compose import compose
     from fedsim.lab.assess import assess
     from fedsim.lab.experiment import play
     from fedsim.storage.runfolder import RunFolder
@@ -37,7 +38,7 @@ def one(*overrides: str) -> None:
         "data.train_size=50",
     )
     warmed, experiment = (
-        build.experiment(build.compose([*COMMON, *overrides, *more, "metric=[lnacc]", "name=scale"]))
+        build.experiment(compose([*COMMON, *overrides, *more, "metric=[lnacc]", "name=scale"]))
         for more in (few, ())
     )
     rules = experiment.federation

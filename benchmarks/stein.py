@@ -21,6 +21,7 @@ from fedsim.attacks.privacy.stein.decomposition import diagonalise, least_square
 from fedsim.attacks.privacy.stein.moments import Units
 from fedsim.attacks.privacy.stein.stein import estimate
 from fedsim.config import build
+from fedsim.config.compose import compose
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack
 from fedsim.core.randomness import generator
@@ -42,7 +43,7 @@ FIRST_SEED = 7000  # none of these was run before the attack was as it is
 
 
 def preset(name: str, *overrides: str) -> Attack:
-    return build.experiment(build.compose([f"attack={name}", *overrides, "name=benchmark"])).attack
+    return build.experiment(compose([f"attack={name}", *overrides, "name=benchmark"])).attack
 
 
 def network(width: int, activation: str) -> Callable[[Task], nn.Module]:

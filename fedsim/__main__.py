@@ -1,6 +1,6 @@
 """`python -m fedsim` is the `fedsim` command."""
 
-from fedsim.cli import main
+from fedsim.commands.cli import main
 
 if __name__ == "__main__":
     main()

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedsim.cli import main
+from fedsim.commands.cli import main
 from fedsim.config import build
+from fedsim.config.compose import compose
 from fedsim.core.training import batch_gradient
 from fedsim.core.types import Observation
 from fedsim.data.images import Dataset
@@ -40,7 +41,7 @@ def _one_thread() -> None:
 @pytest.fixture
 def small() -> Callable[..., Experiment]:
     """Return a builder of small experiments from overrides."""
-    return lambda *overrides: build.experiment(build.compose([*SMALL, *overrides]))
+    return lambda *overrides: build.experiment(compose([*SMALL, *overrides]))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedsim.cli import main
+from fedsim.commands.cli import main
 from fedsim.storage.runfolder import RunFolder
 
 

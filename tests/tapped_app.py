@@ -19,8 +19,8 @@ from torch.nn import functional
 
 from fedsim.flower.engines.inline import InlineGrid, play_inline
 from fedsim.flower.wiretap import Task, Wiretap
-from fedsim.lab import tapped
 from fedsim.lab.experiment import replay
+from fedsim.lab.replay import prepare_replay
 from fedsim.storage.runfolder import RunFolder
 
 TASK = Task(input_shape=(1, 4, 4), num_classes=3, mean=(0.4,), std=(0.3,))
@@ -162,5 +162,5 @@ def tap_with_truth(folder: Path, **named) -> Path:
 
 
 def replayed(folder: Path, into: Path, *overrides: str) -> RunFolder:
-    source, config, _ = tapped.compose_tapped(RunFolder(folder), overrides)
-    return replay(tapped.experiment(config, source), source, into)
+    experiment, source, _ = prepare_replay(RunFolder(folder), overrides, allowed=["tapped_app", "quickstart"])
+    return replay(experiment, source, into)

@@ -1,25 +1,16 @@
-"""From config to objects: the last place that sees a config."""
+"""From a plain config to objects: the last place that sees a config."""
 
 import functools
 from collections.abc import Callable, Sequence
-from itertools import product
 from pathlib import Path
 
 import torch
-import yaml
-from hydra import compose as hydra_compose
-from hydra import initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import ConfigAttributeError, OmegaConfBaseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigAttributeError
 from torch import Tensor, nn
 
-from fedsim.config.catalog import config_dir
 from fedsim.config.checks import check_forge, check_proof, check_public_images, check_top_level, fitting
+from fedsim.config.compose import parse_text
 from fedsim.config.instances import instance, members, of_type
 from fedsim.core.errors import FedsimError
 from fedsim.core.federation import Federation, round_half_up
@@ -36,110 +27,6 @@ from fedsim.models.batch_norm import set_batch_norm
 from fedsim.storage.files import read_tensors
 from fedsim.storage.folder import Storage
 from fedsim.storage.runfolder import PARTITION_FILE
-
-
-def compose(overrides: Sequence[str] = ()) -> DictConfig:
-    """Compose a config as the command line would, for tests and notebooks."""
-    return plain(compose_hydra(overrides))
-
-
-def compose_with_folder(overrides: Sequence[str]) -> tuple[DictConfig, Path]:
-    """Compose a config, and return the folder that its results go to as well."""
-    composed = compose_hydra(overrides)
-    return plain(composed), Path(composed.hydra.run.dir)
-
-
-def compose_replay(config_text: str, overrides: Sequence[str]) -> tuple[DictConfig, Path]:
-    """Take a run's config, with another attack or metrics if asked for; also return the run folder to use."""
-    played = parse_text(config_text)
-    asked = {override.lstrip("+~").partition("=")[0].partition(".")[0] for override in overrides}
-    added = [f"name='replay_${{choices.attack}}_{played.choices.model}_{played.choices.data}'"]
-    same_attack = not any(override.startswith("attack=") for override in overrides)
-    if same_attack:
-        added.append(f"attack={played.choices.attack}")
-    composed = compose_hydra([*added, *overrides])
-    with open_dict(composed):
-        if same_attack:  # the run's own settings, but for the keys that are named
-            for override in overrides:
-                if (key := override.lstrip("+").partition("=")[0]).startswith("attack."):
-                    OmegaConf.update(played, key, OmegaConf.select(composed, key), force_add=True)
-            composed.attack = played.attack
-        for key in ("metric", "device", "threads", "attackers", "threat"):
-            if key not in asked and key in played:
-                composed[key] = played[key]
-        composed.choices.attack = OmegaConf.to_container(composed.choices, resolve=True)["attack"]  # type: ignore[index,call-overload]
-        path = Path(composed.hydra.run.dir)
-        for key in ("data", "model", "federation", "engine", "defense", "client", "audit", "seed"):
-            if key in played:  # an older run may not know it
-                composed[key] = played[key]
-        for key in ("data", "model", "federation", "engine", "audit"):
-            composed.choices[key] = played.choices.get(key, "none")
-    return plain(composed), path
-
-
-def games(overrides: Sequence[str], sweep: bool) -> tuple[Path, list[tuple[str, DictConfig]]]:
-    """Compose a config for each combination of the values that overrides list, and the folder for all."""
-    given = parsed(overrides)
-    plain_ones = [str(override.input_line) for override in given if not override.is_sweep_override()]
-    first = compose_hydra(plain_ones)
-    own = [override for override in given if override.is_sweep_override()]
-    if own and not sweep:
-        raise FedsimError(f"{own[0].input_line}: several values make a sweep. Remedy: fedsim forge -m ...")
-    named = {override.get_key_element() for override in given}
-    listed = dict(first.hydra.sweeper.params or {}) if sweep else {}
-    swept = parsed([f"{key}={value}" for key, value in listed.items() if key not in named]) + own
-    values = [[f"{o.get_key_element()}={v}" for v in o.sweep_string_iterator()] for o in swept]
-    combinations = [(", ".join(chosen), compose([*plain_ones, *chosen])) for chosen in product(*values)]
-    return Path(first.hydra.run.dir), combinations
-
-
-def parsed(overrides: Sequence[str]) -> list[Override]:
-    """Read overrides as Hydra does."""
-    try:
-        return OverridesParser.create().parse_overrides(list(overrides))
-    except HydraException as error:
-        raise FedsimError(str(error)) from error
-
-
-def compose_hydra(overrides: Sequence[str]) -> DictConfig:
-    """Compose a config with Hydra's own settings in it."""
-    GlobalHydra.instance().clear()
-    try:
-        with initialize_config_dir(str(config_dir()), version_base="1.3"):
-            config = hydra_compose("config", overrides=list(overrides), return_hydra_config=True)
-            HydraConfig.instance().set_config(config)
-            return config
-    except (HydraException, OmegaConfBaseException) as error:
-        raise FedsimError(str(error)) from error
-
-
-def plain(config: DictConfig) -> DictConfig:
-    """Resolve a config, take Hydra's own settings out of it, and make its paths absolute."""
-    try:
-        resolved = OmegaConf.to_container(_own(config), resolve=True, throw_on_missing=True)
-    except OmegaConfBaseException as error:
-        raise FedsimError(f"config: {error}. Remedy: set that key on the command line.") from error
-    made = OmegaConf.create(resolved)
-    assert isinstance(made, DictConfig)
-    _make_paths_absolute(made)  # a replay may start from another folder
-    return made
-
-
-def _make_paths_absolute(node: DictConfig) -> None:
-    for key, value in node.items():
-        if isinstance(value, DictConfig):
-            _make_paths_absolute(value)
-        elif key in ("root", "path", "checkpoint", "keys", "root_certificates") and isinstance(value, str):
-            node[key] = str(Path(value).expanduser().resolve())
-
-
-def as_text(config: DictConfig) -> str:
-    """Return a config as yaml, without Hydra's own settings; missing values stay marked."""
-    return OmegaConf.to_yaml(OmegaConf.create(OmegaConf.to_container(_own(config), resolve=True)))
-
-
-def _own(config: DictConfig) -> DictConfig:
-    return OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
 
 
 def experiment(config: DictConfig) -> Experiment:
@@ -395,20 +282,3 @@ def _malicious_clients(
             names[client], behaviours[client] = str(name), made
         order = order[number:]
     return tuple(names), tuple(behaviours)
-
-
-def parse_text(text: str) -> DictConfig:
-    """Read a run's config: plain values, as they were resolved, with no aliases to multiply them."""
-    try:
-        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
-            raise FedsimError("config.yaml: expected plain values, got an alias")
-        config = OmegaConf.create(text)
-        if isinstance(config, DictConfig):
-            OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-            for key in ("format", "kind", "source"):  # of the run folder that it stood in
-                config.pop(key, None)
-            if "${" not in text:
-                return config
-    except (yaml.YAMLError, OmegaConfBaseException, ValueError) as error:
-        raise FedsimError(f"config.yaml: not readable ({error})") from error
-    raise FedsimError("config.yaml: expected the plain settings of a run, got something else")

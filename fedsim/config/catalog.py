@@ -1,4 +1,4 @@
-"""Where the configs lie, and what there is to choose from. Light: reads files, imports no code of theirs."""
+"""What there is to choose from, fedsim's own and others'. Light: reads files, and runs no code of theirs."""
 
 import ast
 import functools
@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from fedsim.core.errors import FedsimError
+from fedsim.config.plugins import config_folders
+from fedsim.core.errors import FedsimError, in_words
 
 GROUPS = (
     "attack",
@@ -24,16 +25,19 @@ GROUPS = (
     "metric",
     "experiment",
 )
+LABELS = {"Run": "Run: ", "Expected": "Expected: ", "Paper": "Paper: "}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One yaml of a group, in a line."""
+    """One yaml of a group, in a few lines."""
 
     group: str
     name: str
     summary: str
     paper: str
+    run: str = ""  # of an experiment: how it is run, and how long it takes
+    expected: str = ""  # and the figures to expect
 
 
 def config_dir() -> Path:
@@ -41,44 +45,78 @@ def config_dir() -> Path:
     return Path(__file__).parents[1] / "conf"
 
 
+def names(group: str) -> list[str]:
+    """Return the names that a group offers."""
+    return [path.stem for path in _files(group)]
+
+
 def entries(group: str) -> list[Entry]:
     """Return what a group offers, by name."""
-    return [_entry(group, path) for path in sorted((config_dir() / group).glob("*.yaml"))]
+    return [_entry(group, path) for path in _files(group)]
+
+
+def _files(group: str) -> list[Path]:
+    """Return the yamls of a group; of two of one name fedsim's own, as Hydra does."""
+    found: dict[str, Path] = {}
+    for folder in (config_dir(), *config_folders()):
+        for path in (folder / group).glob("*.yaml"):
+            found.setdefault(path.stem, path)
+    return [found[name] for name in sorted(found)]
 
 
 def catalog_text(groups: tuple[str, ...] = GROUPS) -> str:
     """Return the whole catalogue as text, a block a group."""
-    blocks = []
-    for group in groups:
-        found = entries(group)
-        width = max((len(entry.name) for entry in found), default=0)
-        lines = [f"{group}=..." if found else f"{group}: none yet"]
-        for entry in found:
-            lines.append(f"  {entry.name:<{width}}  {entry.summary}")
-            if entry.paper:
-                lines.append(f"  {'':<{width}}  [{entry.paper}]")
-        blocks.append("\n".join(lines))
-    return "\n\n".join(blocks)
+    return "\n\n".join(_block(group) for group in groups)
+
+
+def _block(group: str) -> str:
+    found = entries(group)
+    width = max((len(entry.name) for entry in found), default=0)
+    lines = [f"{group}=..." if found else f"{group}: none yet"]
+    for entry in found:
+        lines.append(f"  {entry.name:<{width}}  {entry.summary}")
+        more = (
+            f"[{entry.paper}]" * bool(entry.paper),
+            entry.run,
+            f"expected: {entry.expected}" * bool(entry.expected),
+        )
+        lines += [f"  {'':<{width}}  {line}" for line in more if line]
+    return "\n".join(lines)
 
 
 def _entry(group: str, path: Path) -> Entry:
     text = path.read_text(encoding="utf-8")
     target = (yaml.safe_load(text) or {}).get("_target_", "")
-    summary, paper = _documented(target) if target else ("", "")
+    try:
+        summary, paper = _documented(target) if target else ("", "")
+    except Exception as error:  # somebody else's, which is broken or not installed
+        if path.is_relative_to(config_dir()):
+            raise
+        summary, paper = f"(not found: {in_words(error)})", ""
     comments = _header(text)
-    if comments:
-        summary = comments[0]
-    papers = [line.removeprefix("Paper: ") for line in comments if line.startswith("Paper: ")]
-    return Entry(group=group, name=path.stem, summary=summary, paper=(papers or [paper])[0])
+    said = {
+        label: " ".join(line.removeprefix(start) for line in comments if line.startswith(start))
+        for label, start in LABELS.items()
+    }
+    return Entry(
+        group=group,
+        name=path.stem,
+        summary=comments[0] if comments else summary,
+        paper=said["Paper"] or paper,
+        run=said["Run"] if group == "experiment" else "",
+        expected=said["Expected"] if group == "experiment" else "",
+    )
 
 
 def _header(text: str) -> list[str]:
-    """Return the comment lines at the top of a yaml, without Hydra's own."""
-    lines = []
+    """Return the comments at the top of a yaml, without Hydra's own; indented lines go on with the last."""
+    lines = list[str]()
     for line in text.splitlines():
         if not line.startswith("#"):
             break
-        if not line.startswith("# @package"):
+        if line.startswith("#   ") and lines:
+            lines[-1] += " " + line.removeprefix("#").strip()
+        elif not line.startswith("# @package"):
             lines.append(line.removeprefix("#").strip())
     return lines
 

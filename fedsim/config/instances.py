@@ -7,7 +7,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from fedsim.core.errors import FedsimError
+from fedsim.core.errors import FedsimError, suggestion
 
 Kind = TypeVar("Kind")
 
@@ -32,9 +32,11 @@ def instance(node: DictConfig, group: str, *arguments: Any) -> Any:
         raise FedsimError(f"{group}: expected a config with a _target_, got {node!r}.{hint}")
     try:
         call = instantiate(node, _partial_=True, _convert_="all")
-        unknown = set(call.keywords) - set(inspect.signature(call.func).parameters)
-        if unknown:
-            raise FedsimError(f"{group}: {node._target_} takes no argument {min(unknown)!r}")
+        parameters = inspect.signature(call.func).parameters
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        if not takes_any and (unknown := set(call.keywords) - set(parameters)):
+            near = suggestion(min(unknown), parameters)
+            raise FedsimError(f"{group}: {node._target_} takes no argument {min(unknown)!r}.{near}")
         return call(*arguments)
     except (InstantiationException, TypeError) as error:
         if isinstance(error.__cause__, FedsimError):  # from a target nested in this one

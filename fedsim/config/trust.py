@@ -8,20 +8,19 @@ import functools
 import importlib
 import inspect
 import re
-import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from fedsim.config.catalog import config_dir
+from fedsim.config.plugins import USER_MODEL
 from fedsim.core.errors import FedsimError
+from fedsim.core.imports import reach_working_folder
 
 OWN_PACKAGES = ("fedsim.attacks.", "fedsim.defenses.")
-USER_MODEL = "fedsim.models.foreign.user_model"  # calls what its `name` says
-OWN_FUNCTIONS = (USER_MODEL, "fedsim.lab.tapped.tapped_data")  # that no yaml names
+OWN_FUNCTIONS = (USER_MODEL, "fedsim.data.tapped.tapped_data")  # that no yaml names
 
 
 def check_trusted(config: DictConfig, arguments: Sequence[str], allowed: Sequence[str] = ()) -> None:
@@ -40,7 +39,7 @@ def _targets(node: Any) -> Iterator[str]:
     if isinstance(node, dict) and "_target_" in node:
         yield str(node["_target_"])
         if node["_target_"] == USER_MODEL:
-            yield str(node.get("name"))
+            yield str(node.get("import_path"))  # what it calls
     for child in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
         yield from _targets(child)
 
@@ -55,8 +54,7 @@ def _is_below(target: str, prefix: str) -> bool:
     """Say whether a package or module that the user permits defines this, and does not only import it."""
     if not prefix or not f"{target}.".startswith(f"{prefix}."):
         return False
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(here)  # last: a folder of the user's must not stand for one of ours
+    reach_working_folder()
     return _defined(target) is not None
 
 

@@ -1,5 +1,8 @@
 """The error a user meets: what was expected, what came, and the remedy. Words of others, to be shown."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class FedsimError(Exception):
     """A problem with input, config, files or messages that the user can mend."""
@@ -27,3 +30,9 @@ def printable(text: str, keep: str = "\n\t") -> str:
 def shortened(words: str, longest: int = 500) -> str:
     """Return words that somebody else wrote, at a length that fits a table."""
     return words if len(words) <= longest else words[:longest] + " ..."
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return what was perhaps meant, as the end of an error."""
+    near = get_close_matches(name, list(known), n=3, cutoff=0.6)
+    return f" Did you mean {' or '.join(near)}?" if near else ""

@@ -108,9 +108,10 @@ def run_errand(errand: Errand) -> Outcome:
 
 @functools.lru_cache(maxsize=1)
 def _rebuilt(config_text: str) -> tuple["Experiment", nn.Module]:
-    from fedsim.config import build  # which builds experiments, and so needs this module
+    from fedsim.config import build
+    from fedsim.config.compose import parse_text  # which builds experiments, and so needs this module
 
-    experiment = build.experiment(build.parse_text(config_text))
+    experiment = build.experiment(parse_text(config_text))
     return experiment, copy.deepcopy(experiment.model).to(experiment.device)
 
 

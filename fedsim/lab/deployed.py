@@ -50,6 +50,7 @@ server_app = ServerApp()
 def serve(grid: Grid, context: Context) -> None:
     """Play a run's rounds, or without a run folder a whole experiment."""
     from fedsim.config import build
+    from fedsim.config.compose import compose, parse_text
     from fedsim.core import environment
     from fedsim.core.training import load_weights
     from fedsim.lab.experiment import play, run
@@ -60,7 +61,7 @@ def serve(grid: Grid, context: Context) -> None:
     environment.silence_flower()
     engine, path = OnGrid(grid, context), run_folder(context)
     if not context.run_config.get("folder"):
-        config = build.compose(shlex.split(str(context.run_config.get("overrides", ""))))
+        config = compose(shlex.split(str(context.run_config.get("overrides", ""))))
         folder = run(dataclasses.replace(build.experiment(config), engine=engine), path)
         print(f"{json.dumps(folder.summary()['metrics'])}\n{path}", flush=True)  # to `flwr run --stream`
         return
@@ -68,7 +69,7 @@ def serve(grid: Grid, context: Context) -> None:
     folder, done, problem = RunFolder(path), int(context.run_config.get("done", 0)), ""
     with logged(path):
         try:
-            experiment = build.experiment(build.parse_text(folder.config_text()))
+            experiment = build.experiment(parse_text(folder.config_text()))
             if done:
                 load_weights(experiment.model, folder.last_round()[1])
             play(dataclasses.replace(experiment, engine=engine), folder, done)

@@ -1,48 +1,70 @@
 """Models that are not ours: any nn.Module by its import path, made to fit what was sent over Flower."""
 
 import dataclasses
-import importlib
+import inspect
 import sys
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedsim.core.errors import FedsimError, in_words
+from fedsim.core.imports import imported
 from fedsim.core.types import Observation, Task, Weights
 
 REMEDY = "Remedy: the class that the clients train; model.NAME=VALUE gives its arguments."
 
 
-def user_model(task: Task, *, name: str, arguments: Mapping[str, Any] | None = None) -> nn.Module:
-    """Your own model: `name` is module.Class, importable from here or from the current folder."""
-    make = _imported(name)
+def user_model(task: Task, *, import_path: str, **arguments: Any) -> nn.Module:
+    """Your own model: `import_path` is module.Class, importable from here or from the current folder.
+
+    Its constructor gets the arguments and, where it asks for them by name and has no default, what the task
+    says: task, num_classes, input_shape, in_channels. One that takes the task takes pixels in [0, 1].
+    """
+    make = imported(import_path, "model")
+    asked = _required(make)
+    offered = {
+        "task": task,
+        "num_classes": task.num_classes,
+        "input_shape": task.input_shape,
+        "in_channels": task.input_shape[0],
+    }
+    given = {name: value for name, value in offered.items() if name in asked and name not in arguments}
     try:
-        model = make(**(arguments or {}))
+        model = make(**given, **arguments)
     except Exception as error:
         raise FedsimError(
-            f"model={name}: cannot be made ({in_words(error)}). Remedy: model.NAME=VALUE for each argument."
+            f"model={import_path}: cannot be made ({in_words(error)}). "
+            "Remedy: model.NAME=VALUE for each argument."
         ) from error
     if not isinstance(model, nn.Module):
-        raise FedsimError(f"model={name}: expected an nn.Module, got {type(model).__name__}. {REMEDY}")
-    model = normalising(model, task).eval()
+        raise FedsimError(f"model={import_path}: expected an nn.Module, got {type(model).__name__}. {REMEDY}")
+    model = (model if "task" in given else normalising(model, task)).eval()
     try:
         with torch.no_grad():
             own = next(model.parameters())
             shape = tuple(model(torch.zeros(1, *task.input_shape).to(own)).shape)
     except Exception as error:
         raise FedsimError(
-            f"model={name} does not take images of shape {task.input_shape} ({in_words(error)}). "
-            "Remedy: task.input_shape=[channels,height,width] of its data."
+            f"model={import_path} does not take images of shape {task.input_shape} ({in_words(error)}). "
+            "Remedy: data of the shape that it takes; in a tapped replay, task.input_shape=[C,H,W]."
         ) from error
     if shape != (1, task.num_classes):
         raise FedsimError(
-            f"model={name}: expected logits of shape {(1, task.num_classes)} for one image, got {shape}. "
-            "Remedy: task.num_classes=N, or a model that returns logits."
+            f"model={import_path}: expected logits {(1, task.num_classes)} for one image, got {shape}. "
+            "Remedy: task.num_classes=N in a tapped replay, or a model that returns so many logits."
         )
     return model
+
+
+def _required(make: Any) -> set[str]:
+    """Return what a constructor must be given."""
+    try:
+        parameters = inspect.signature(make).parameters.values()
+    except (TypeError, ValueError):  # one of C
+        return set()
+    return {parameter.name for parameter in parameters if parameter.default is parameter.empty}
 
 
 def made(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
@@ -141,23 +163,3 @@ def _named(model: nn.Module, observation: Observation) -> Observation:
 
 def _renamed(weights: Weights, names: list[str]) -> Weights:
     return {name: weights[str(place)] for place, name in enumerate(names)}
-
-
-def _imported(path: str) -> Any:
-    """Import module.Class, with the current folder in reach."""
-    module_name, _, name = path.rpartition(".")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    if not module_name:
-        raise FedsimError(f"model={path}: expected module.Class, got no module. {REMEDY}")
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # whatever somebody else's module does when it is imported
-        raise FedsimError(
-            f"model={path}: {module_name!r} cannot be imported ({in_words(error)}). "
-            f"Remedy: module.Class as seen from {here}, or call from the app's folder."
-        ) from error
-    if not callable(found := getattr(module, name, None)):
-        raise FedsimError(f"model={path}: no class {name!r} in {module_name!r}. {REMEDY}")
-    return found

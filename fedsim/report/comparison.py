@@ -1,19 +1,22 @@
 """The report of a comparison: which defence stops which attack, at what cost."""
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
+import yaml
 from matplotlib.figure import Figure
 from scipy.stats import t as student
 from torch import Tensor
 
 from fedsim.core.errors import printable, shortened
-from fedsim.lab.compare import Choice, Grid
 from fedsim.metrics.image_matching import match_to_truth, peak_signal_to_noise
 from fedsim.report.figures import curves_figure, heat_figure, rows_figure, scatter_figure
 from fedsim.report.page import write_page
+from fedsim.storage.comparison import Cell, read_cells
 from fedsim.storage.files import csv_text
 from fedsim.storage.folder import Storage
 from fedsim.storage.runfolder import RunFolder
@@ -51,27 +54,22 @@ class Entry:
         return as_figure(self.mean) + ("" if width is None else f" ± {as_figure(width)}")
 
 
-def write_comparison(grid: Grid, folder: Path) -> Path:
-    """Write comparison.csv and report.html over all cells of a grid."""
-    cells, problems = dict[tuple[str, str], dict[str, Entry]](), dict[tuple[str, str], str]()
-    gave_up = dict[tuple[str, str], str]()
-    for attack in grid.attacks:
-        for defense in grid.defenses:
-            key = attack.label, defense.label
-            runs = [RunFolder(grid.cell(folder, attack, defense, seed)) for seed in grid.seeds]
-            cells[key] = _entries(runs)
-            for run in runs:
-                if (standing := run.standing).status is not Status.COMPLETE:
-                    (gave_up if standing.has_result else problems)[key] = _in_words(standing)
-    costs = {
-        defense.label: _entries([RunFolder(grid.training(folder, defense, seed)) for seed in grid.seeds])
-        for defense in grid.defenses
-    }
+def write_page_of(folder: RunFolder, summary: Mapping[str, Any]) -> Path:
+    """Write comparison.csv and report.html over all cells of a comparison."""
+    listed = read_cells(folder.storage)
+    attacks = list(dict.fromkeys(cell.attack for cell in listed))
+    defenses = list(dict.fromkeys(cell.defense for cell in listed))
+    runs, trainings = _runs(folder, listed), _trainings(folder, listed)
+    cells = {key: _entries(own) for key, own in runs.items()}
+    problems, gave_up = dict[tuple[str, str], str](), dict[tuple[str, str], str]()
+    for key, own in runs.items():
+        for run in own:
+            if (standing := run.standing).status is not Status.COMPLETE:
+                (gave_up if standing.has_result else problems)[key] = _in_words(standing)
+    costs = {defense: _entries(own) for defense, own in trainings.items()}
     metrics = list(dict.fromkeys(name for found in cells.values() for name in found if name not in COSTS))
-    knowing = [choice.label for choice in grid.attacks if "threat.knows_defense=True" in choice.overrides]
-    _write_csv(folder, cells, problems | gave_up, costs)
+    _write_csv(folder.storage, cells, problems | gave_up, costs)
     figures: dict[str, Figure] = {}
-    attacks, defenses = [a.label for a in grid.attacks], [d.label for d in grid.defenses]
     for metric in metrics:
         claiming = [a for a in attacks if any(metric in cells[a, defense] for defense in defenses)]
         table = [[_mean(cells[attack, defense].get(metric)) for defense in defenses] for attack in claiming]
@@ -83,21 +81,21 @@ def write_comparison(grid: Grid, folder: Path) -> Path:
         points = _worst(metric, attacks, defenses, cells, costs)
         if len(points) > 1:
             figures[f"scatter_{metric}"] = scatter_figure(metric, points, pareto(points, metric in LOWER))
-    curves = {defense.label: _curve(grid, folder, defense) for defense in grid.defenses}
+    curves = {defense: _curve(own) for defense, own in trainings.items()}
     if any(curves.values()):
         figures["accuracy"] = curves_figure("test accuracy", {name: c for name, c in curves.items() if c})
-    if pictures := _pictures(grid, folder, cells):
+    if pictures := _pictures(attacks, defenses, runs, cells):
         figures["pictures"] = pictures
     return write_page(
-        folder / "report.html",
+        folder.path / "report.html",
         "comparison.html",
         figures,
         title="Which defence stops which attack",
-        runs=len(grid.seeds),
-        common=" ".join(grid.common) or "the default federation",
+        runs=len({cell.seed for cell in listed}),
+        common=" ".join(yaml.safe_load(folder.config_text())["common"]) or "the default federation",
         attacks=attacks,
-        knowing=knowing,
-        summing=[choice.label for choice in grid.defenses if "secure_aggregation" in choice.label],
+        knowing=[cell.attack for cell in listed if cell.knows],
+        summing=[defense for defense in defenses if "secure_aggregation" in defense],
         defenses=defenses,
         metrics=metrics,
         cells=cells,
@@ -105,8 +103,24 @@ def write_comparison(grid: Grid, folder: Path) -> Path:
         cost_names=[name for name in COSTS if any(name in found for found in costs.values())],
         problems=problems,
         gave_up=gave_up,
-        csv=(folder / "comparison.csv").read_text(encoding="utf-8"),
+        csv=(folder.path / "comparison.csv").read_text(encoding="utf-8"),
     )
+
+
+def _runs(folder: RunFolder, cells: Sequence[Cell]) -> dict[tuple[str, str], list[RunFolder]]:
+    """Return the runs of each attack against each defence, one a seed."""
+    found: dict[tuple[str, str], list[RunFolder]] = {}
+    for cell in cells:
+        found.setdefault((cell.attack, cell.defense), []).append(RunFolder(folder.path / cell.folder))
+    return found
+
+
+def _trainings(folder: RunFolder, cells: Sequence[Cell]) -> dict[str, list[RunFolder]]:
+    """Return each defence's federations, one a seed."""
+    found: dict[str, list[RunFolder]] = {}
+    for defense, training in dict.fromkeys((cell.defense, cell.training) for cell in cells):
+        found.setdefault(defense, []).append(RunFolder(folder.path / training))
+    return found
 
 
 def pareto(points: dict[str, tuple[float, float]], lower_leaks_more: bool) -> set[str]:
@@ -140,7 +154,7 @@ def _mean(entry: Entry | None) -> float | None:
 
 
 def _write_csv(
-    folder: Path,
+    storage: Storage,
     cells: dict[tuple[str, str], dict[str, Entry]],
     problems: dict[tuple[str, str], str],
     costs: dict[str, dict[str, Entry]],
@@ -156,7 +170,7 @@ def _write_csv(
         if problem := problems.get((attack, defense)):
             lines.append([attack, defense, "", "", "", "0", problem])
     text = csv_text([[printable(cell) for cell in line] for line in lines])
-    Storage(folder).write_text("comparison.csv", text)
+    storage.write_text("comparison.csv", text)
 
 
 def _worst(
@@ -176,42 +190,42 @@ def _worst(
     return points
 
 
-def _curve(grid: Grid, folder: Path, defense: Choice) -> list[tuple[float, float]]:
+def _curve(trainings: Sequence[RunFolder]) -> list[tuple[float, float]]:
     """Return the mean test accuracy over rounds."""
     by_round: dict[int, list[float]] = {}
-    for seed in grid.seeds:
-        path = grid.training(folder, defense, seed)
-        for result in RunFolder(path).history() if path.exists() else ():
+    for training in trainings:
+        for result in training.history() if training.path.exists() else ():
             by_round.setdefault(result.round, []).append(result.accuracy)
     return [(float(round), fmean(values)) for round, values in sorted(by_round.items())]
 
 
-def _pictures(grid: Grid, folder: Path, cells: dict[tuple[str, str], dict[str, Entry]]) -> Figure | None:
+def _pictures(
+    attacks: Sequence[str],
+    defenses: Sequence[str],
+    runs: Mapping[tuple[str, str], Sequence[RunFolder]],
+    cells: Mapping[tuple[str, str], Mapping[str, Entry]],
+) -> Figure | None:
     """Draw the first batch, and below it what the best image attack made of it behind each defence."""
-    seed = grid.seeds[0]
 
-    def quality(attack: Choice) -> float:
-        found = [cells[attack.label, defense.label].get("psnr") for defense in grid.defenses]
+    def quality(attack: str) -> float:
+        found = [cells[attack, defense].get("psnr") for defense in defenses]
         return max((entry.mean for entry in found if entry is not None), default=-1.0)
 
-    best = max(grid.attacks, key=quality)
+    best = max(attacks, key=quality)
     if quality(best) < 0:
         return None
     truth, rows, captions = None, dict[str, list[Tensor]](), dict[str, list[str]]()
-    for defense in grid.defenses:
-        path = grid.cell(folder, best, defense, seed)
-        run = RunFolder(path)
-        if not path.exists() or not (guessed := run.guessed()):
+    for defense in defenses:
+        run = runs[best, defense][0]
+        if not run.path.exists() or not (guessed := run.guessed()):
             continue
         guess, true = run.guess(*guessed[0]), run.truth(*guessed[0])
         if guess is None or guess.images is None or true is None:
             continue
         truth = true.images[:PICTURES]
         matched = match_to_truth(guess.images, true.images)[:PICTURES]
-        rows[defense.label] = list(matched)
-        captions[defense.label] = [
-            f"{value:.0f} dB" for value in peak_signal_to_noise(matched, truth).tolist()
-        ]
+        rows[defense] = list(matched)
+        captions[defense] = [f"{value:.0f} dB" for value in peak_signal_to_noise(matched, truth).tolist()]
     if truth is None:
         return None
-    return rows_figure(best.label, list(truth), rows, captions)
+    return rows_figure(best, list(truth), rows, captions)

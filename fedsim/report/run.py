@@ -157,7 +157,7 @@ def _tapped_model(config: dict[str, Any]) -> str:
         f"{told[tapped['replies']]}. The model is {choices['model']}; buffers that were not sent are as its "
         "class makes them."
     )
-    if beside := tapped.get("told"):
+    if beside := tapped.get("disclosed"):
         words += " The attacker was told " + ", ".join(f"{k} = {v}" for k, v in beside.items()) + "."
     return words if choices["attack"] == "none" else f"{words} It is attacked with {choices['attack']}."
 

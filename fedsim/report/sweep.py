@@ -1,39 +1,18 @@
 """The report of a sweep: every run in one table, with what differs between them."""
 
 import math
-import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
-from hydra.experimental.callback import Callback
 
-from fedsim.core.errors import in_words, printable, shortened
+from fedsim.core.errors import printable, shortened
+from fedsim.report.figures import curve_figure, sweep_figure
+from fedsim.report.page import link, write_page
 from fedsim.storage.files import csv_text
-from fedsim.storage.folder import Storage
 from fedsim.storage.runfolder import RunFolder
 from fedsim.storage.status import standing_of
-
-
-class SweepReport(Callback):
-    """Hydra's hook at the end of a multirun: writes the sweep's report and says where it is."""
-
-    incomplete: ClassVar[int] = 0  # runs of the last sweep, wherever its launcher ran them
-
-    def on_multirun_end(self, config: Any, **kwargs: Any) -> None:
-        """Write the report into the sweep's folder."""
-        folder, SweepReport.incomplete = Path(config.hydra.sweep.dir), 1  # until all is known to be well
-        try:
-            runs = run_folders(folder)
-            statuses = [RunFolder(run).status for run in runs]
-            report = write_sweep_report(folder) if runs else None
-        except Exception as error:  # Hydra would go on as if nothing had been
-            print(f"fedsim: the sweep's report could not be written: {in_words(error)}", file=sys.stderr)
-            return
-        SweepReport.incomplete = sum(status != "complete" for status in statuses)
-        if report is not None:
-            print(f"report: {printable(str(report), keep='')}")
-            print(printable(str(folder.resolve()), keep=""))
 
 
 def run_folders(folder: Path) -> list[Path]:
@@ -42,12 +21,9 @@ def run_folders(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: (not path.name.split("_")[0].isdecimal(), _number(path), path.name))
 
 
-def write_sweep_report(folder: Path) -> Path:
-    """Write report.html and sweep.csv over all runs inside a folder."""
-    from fedsim.report.figures import curve_figure, sweep_figure
-    from fedsim.report.page import link, write_page
-
-    runs = [RunFolder(path) for path in run_folders(folder)]
+def write_page_of(folder: RunFolder, summary: Mapping[str, Any]) -> Path:
+    """Write report.html and sweep.csv over all runs of a sweep."""
+    runs = [RunFolder(path) for path in run_folders(folder.path)]
     settings = [_settings(yaml.safe_load(run.config_text())) for run in runs]
     keys = [
         key for key in dict.fromkeys(key for found in settings for key in found) if _differs(key, settings)
@@ -68,7 +44,7 @@ def write_sweep_report(folder: Path) -> Path:
     for row in rows:
         numbers = ["" if value is None else str(value) for value in row["metrics"]]
         lines.append([row["name"], *row["settings"], *numbers, row["status"]])
-    Storage(folder).write_text("sweep.csv", csv_text(lines))
+    folder.storage.write_text("sweep.csv", csv_text(lines))
     by_metric = {name: [row["metrics"][place] for row in rows] for place, name in enumerate(metrics)}
     complete = [row["status"] == "complete" for row in rows]
     labels = [", ".join(filter(None, row["settings"])) or row["name"] for row in rows]
@@ -78,10 +54,10 @@ def write_sweep_report(folder: Path) -> Path:
     elif metrics:
         figures["metrics"] = sweep_figure(labels, by_metric, complete)
     return write_page(
-        folder / "report.html",
+        folder.path / "report.html",
         "sweep.html",
         figures,
-        title=folder.name,
+        title=folder.path.name,
         keys=keys,
         metrics=metrics,
         rows=rows,
@@ -126,6 +102,8 @@ def _number(path: Path) -> int:
 def _settings(config: dict[str, Any]) -> dict[str, Any]:
     """Return a config as dotted names, what was chosen first: data, model, attack, defences."""
     chosen = dict(config.pop("choices", {}))  # a run that was never built has none
+    for key in ("format", "kind"):
+        config.pop(key, None)
     for group in ("defense", "client"):
         chosen[group] = " + ".join(config.get(group) or {}) or "none"
     return chosen | _flat(config)

@@ -11,6 +11,7 @@ import yaml
 
 from fedsim.config import build
 from fedsim.config.catalog import GROUPS, config_dir, entries
+from fedsim.config.compose import compose
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack, Defense, Metric
 from fedsim.core.randomness import generator
@@ -89,7 +90,7 @@ def test_every_entry_has_a_line_in_the_catalogue(group: str, name: str) -> None:
 def test_every_experiment_composes_and_says_what_to_expect(name: str) -> None:
     header = (CONF / "experiment" / f"{name}.yaml").read_text()
     assert "# Expected:" in header
-    build.compose([f"experiment={name}", "name=test"])
+    compose([f"experiment={name}", "name=test"])
 
 
 def parts(node: object) -> list[dict[str, object]]:
@@ -111,7 +112,7 @@ def test_an_attack_is_repeatable_and_leaves_observations_untouched(name: str, ob
     iterations = ["attack.optimiser.iterations=3"] if "optimiser" in load("attack", name) else []
     small = ["data=synthetic", "data.shape=[1,8,8]", "data.num_classes=4", "model=mlp", "model.width=40"]
     smooth = ["model.activation=tanh"] if name in ONE_IMAGE else []
-    config = build.compose([f"attack={name}", *iterations, *small, *smooth, "name=test"])
+    config = compose([f"attack={name}", *iterations, *small, *smooth, "name=test"])
     experiment = build.experiment(config)
     assert isinstance(experiment.attack, Attack)
     data = build._dataset(build.OmegaConf.to_yaml(config.data))
@@ -163,7 +164,7 @@ def test_a_model_gives_logits_and_is_seeded(name: str) -> None:
     if name in LARGE:
         pytest.skip("same code as its smaller sister, only slower")
     task = Task(input_shape=(3, 32, 32), num_classes=7, mean=(0.4,), std=(0.2,))
-    config = build.compose([f"model={name}", "name=test"])
+    config = compose([f"model={name}", "name=test"])
     model = build._model(config, task)
     assert not model.training
     assert model(torch.rand(2, 3, 32, 32)).shape == (2, 7)
@@ -175,7 +176,7 @@ def test_a_model_gives_logits_and_is_seeded(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["mnist_small", "cifar10_small", "synthetic", "tabular", "text"])
 def test_data_are_float_images_in_the_unit_range(name: str) -> None:
-    data = build._dataset(build.OmegaConf.to_yaml(build.compose([f"data={name}", "name=test"]).data))
+    data = build._dataset(build.OmegaConf.to_yaml(compose([f"data={name}", "name=test"]).data))
     for images in (data.train, data.test):
         batch = images.batch(torch.arange(5))
         assert batch.dtype == torch.float32
@@ -189,7 +190,7 @@ def test_data_are_float_images_in_the_unit_range(name: str) -> None:
     "name", ["mnist", "fashion_mnist", "cifar10", "cifar100", "imagenet", "adult", "imdb"]
 )
 def test_missing_files_are_an_error_that_names_the_folder_and_the_remedy(name: str, tmp_path: Path) -> None:
-    config = build.compose([f"data={name}", f"data.root={tmp_path}", "name=test"])
+    config = compose([f"data={name}", f"data.root={tmp_path}", "name=test"])
     with pytest.raises(FedsimError, match=rf"{name}.*{tmp_path}.*Remedy"):
         build.experiment(config)
 

@@ -69,7 +69,7 @@ def test_a_cheat_opens_with_what_it_gains_the_paper_assumptions_and_what_catches
 @pytest.mark.parametrize("arguments", [["--help"], ["list"], ["--version"]])
 def test_help_and_list_do_not_import_the_heavy_libraries(arguments: list[str]) -> None:
     code = (
-        f"import sys; sys.argv = ['fedsim', *{arguments!r}]; from fedsim.cli import main; main(); "
+        f"import sys; sys.argv = ['fedsim', *{arguments!r}]; from fedsim.commands.cli import main; main(); "
         "heavy = {'torch', 'ray', 'flwr', 'numpy', 'matplotlib', 'hydra'} & set(sys.modules); "
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )

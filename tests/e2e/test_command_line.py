@@ -24,7 +24,7 @@ FAST = (
 
 
 def fedsim(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fedsim.cli", *arguments]
+    command = [sys.executable, "-m", "fedsim", *arguments]
     return subprocess.run(
         command, cwd=cwd, env=os.environ | environment, capture_output=True, text=True, check=False
     )
@@ -47,6 +47,8 @@ def test_a_run_a_replay_and_a_report(tmp_path: Path) -> None:
     config = (tmp_path / "chosen" / "same" / "config.yaml").read_text()
     assert "rounding: nearest" in config
     assert "attack: ilrg" in config
+    refused = fedsim("replay", "chosen", "model=mlp", cwd=tmp_path)
+    assert "replay takes only attack" in refused.stderr
     replayed = fedsim("replay", "chosen", "attack=idlg", cwd=tmp_path)
     assert replayed.returncode == 0, replayed.stderr
     folder = Path(replayed.stdout.splitlines()[-1])
@@ -79,7 +81,7 @@ def test_a_sweep_leaves_a_folder_a_run_and_one_report_also_when_a_run_fails(tmp_
     [
         (["federation.clinets=3"], "Key 'clinets' is not in struct"),
         (["federation.clients=-3"], "federation.clients: expected a whole number of at least 1, got -3"),
-        (["attack=ilgr"], "Could not find 'attack/ilgr'"),
+        (["attack=ilgr"], "attack=ilgr: no such yaml. Did you mean ilrg"),
         (["data=npz", "data.path=none.npz"], "no such file"),
         (["data=npz"], "data.path"),
         (["attack.rounding=up"], "attack.rounding: expected repair or nearest, got 'up'"),
@@ -92,11 +94,16 @@ def test_a_sweep_leaves_a_folder_a_run_and_one_report_also_when_a_run_fails(tmp_
             "defense.noise.sigma: expected a number",
         ),
         (["nonsense"], "unknown command 'nonsense'"),
-        (["list", "atack"], "unknown group 'atack'"),
-        (["report"], "expected a run folder"),
+        (["list", "atack"], "unknown group or module 'atack'"),
+        (["report"], "Missing argument 'FOLDERS...'"),
         (["report", "."], "holds no run"),
         (["replay", "."], "is not a run folder"),
-        (["replay", ".", "model=mlp"], "replay takes only"),
+        (["replay"], "Missing argument 'RUN'"),
+        (["atack=idlg"], "no setting 'atack'. Did you mean attack"),
+        (["+atack=idlg"], "no setting 'atack'. Did you mean attack"),
+        (["lst"], "unknown command 'lst'"),
+        (["keys", "--hlep"], "No such option"),
+        (["kind=nonsense"], "kind: expected one of run, sweep"),
     ],
 )
 def test_a_mistake_ends_in_a_clear_message_and_no_folder(arguments, words: str, tmp_path: Path) -> None:
@@ -128,7 +135,14 @@ def test_a_run_that_fails_says_where_what_it_has_is(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["inline", "ray"])
 def test_ctrl_c_ends_the_process_and_keeps_what_there_was(engine: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fedsim.cli", *FAST, "federation.rounds=100000", f"engine={engine}"]
+    command = [
+        sys.executable,
+        "-m",
+        "fedsim",
+        *FAST,
+        "federation.rounds=100000",
+        f"engine={engine}",
+    ]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen(
         [*command, "hydra.run.dir=out"],
@@ -154,7 +168,7 @@ def test_ctrl_c_ends_the_process_and_keeps_what_there_was(engine: str, tmp_path:
 
 def test_help_says_all_commands(tmp_path: Path) -> None:
     text = fedsim("--help", cwd=tmp_path).stdout
-    for word in ("fedsim list", "fedsim report", "fedsim replay", "fedsim -m", "hydra.run.dir"):
+    for word in ("list", "report", "replay", "fedsim -m", "hydra.run.dir", "completion"):
         assert word in text
 
 

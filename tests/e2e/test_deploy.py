@@ -13,6 +13,7 @@ from engines_alike import ALIKE, same
 from omegaconf import OmegaConf
 
 from fedsim.config import build
+from fedsim.config.compose import parse_text
 from fedsim.core.errors import FedsimError
 from fedsim.flower.engines.deploy import Deploy, free_ports
 from fedsim.flower.engines.processes import Processes
@@ -43,7 +44,7 @@ def test_deploy_and_inline_agree_bit_for_bit_also_after_a_resume(
     inline = play_small(*ALIKE, folder="inline")
     # A round, and the second one in another federation, as after an interruption.
     first = play_small(*ALIKE, "federation.rounds=1", "engine=deploy", folder="deploy")
-    config = build.parse_text(first.config_text())
+    config = parse_text(first.config_text())
     config.federation.rounds = 2
     (first.path / "config.yaml").unlink()
     first.begin("run", OmegaConf.to_yaml(config))
@@ -92,7 +93,7 @@ def test_a_program_that_dies_is_named_with_its_last_words(tmp_path: Path) -> Non
 def test_no_process_outlives_an_interrupted_run(by: signal.Signals, tmp_path: Path) -> None:
     rules = ("data=synthetic", "model=softmax", "federation.clients=1", "engine=deploy", "hydra.run.dir=out")
     process = subprocess.Popen(
-        [sys.executable, "-m", "fedsim.cli", *rules],
+        [sys.executable, "-m", "fedsim.commands.cli", *rules],
         cwd=tmp_path,
         env=os.environ | {"FEDSIM_TEST": str(tmp_path)},
         stdout=subprocess.PIPE,

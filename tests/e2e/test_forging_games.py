@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedsim.config import build
+from fedsim.config.compose import compose
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Challenge, Forgery
 from fedsim.core.training import Batch
@@ -28,7 +29,7 @@ SMALL = (
 
 
 def moves(*overrides: str):
-    config = build.compose([*SMALL, "audit=proof_of_learning", "name=test", *overrides])
+    config = compose([*SMALL, "audit=proof_of_learning", "name=test", *overrides])
     return list(play(build.forging_game(config, Path("nowhere"), "")))
 
 
@@ -127,7 +128,7 @@ class Broken(Forgery):
 
 
 def test_nothing_of_the_adversarys_is_the_verifiers_and_faults_cost_a_move_alone() -> None:
-    config = build.compose([*SMALL, "audit=proof_of_learning", "forgery=[greedy]", "name=test"])
+    config = compose([*SMALL, "audit=proof_of_learning", "forgery=[greedy]", "name=test"])
     game = replace(
         build.forging_game(config, Path("nowhere"), ""), forgeries={"vandal": Vandal(), "broken": Broken()}
     )

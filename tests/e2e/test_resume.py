@@ -14,8 +14,9 @@ import pytest
 from faulty_disk import FaultyDisk, PowerCut
 
 import fedsim.lab.record
-from fedsim.cli import _resume
+from fedsim.commands.cli import _resume
 from fedsim.config import build
+from fedsim.config.compose import compose
 from fedsim.core.errors import FedsimError
 from fedsim.lab.experiment import run
 from fedsim.lab.resume import resume
@@ -83,7 +84,7 @@ def tensors(folder: RunFolder) -> list[str]:
 
 def test_kill_minus_nine_in_a_real_process(tmp_path: Path) -> None:
     settings = [*SMALL, "metric=[lnacc]", "federation.rounds=20", "name=test"]
-    whole = run(build.experiment(build.compose(settings)), tmp_path / "whole")
+    whole = run(build.experiment(compose(settings)), tmp_path / "whole")
     killed = tmp_path / "killed"
     process = subprocess.Popen(
         [sys.executable, "-m", "fedsim", *settings, f"hydra.run.dir={killed}"], stdout=subprocess.DEVNULL

@@ -10,6 +10,8 @@ import torch
 from flwr.app import ArrayRecord, Message, RecordDict
 
 from fedsim.config import build
+from fedsim.config.compose import compose
+from fedsim.config.replay import compose_replay
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack, Defense
 from fedsim.core.types import Reconstruction
@@ -161,9 +163,9 @@ def test_a_model_that_diverges_keeps_a_valid_summary_and_report(play_small) -> N
 
 def test_a_replay_keeps_the_runs_own_attack_but_for_what_is_named(play_small) -> None:
     source = play_small("attack.max_amplification=7")
-    config, _ = build.compose_replay(source.config_text(), ["attack.rounding=nearest"])
+    config = compose_replay(source.config_text(), ["attack.rounding=nearest"]).config
     assert (config.attack.max_amplification, config.attack.rounding) == (7, "nearest")
-    config, _ = build.compose_replay(source.config_text(), ["attack=ilrg"])
+    config, _ = compose_replay(source.config_text(), ["attack=ilrg"])
     assert (config.attack.max_amplification, config.attack.rounding) == (5.0, "repair")
     assert (config.choices.data, config.federation.clients) == ("synthetic", 3)
 
@@ -358,7 +360,7 @@ def test_truth_never_crosses_a_message(small, tmp_path, monkeypatch) -> None:
 
 
 def test_the_embedded_default_experiment_meets_its_bar(tmp_path) -> None:
-    folder = run(build.experiment(build.compose([])), tmp_path / "run")
+    folder = run(build.experiment(compose([])), tmp_path / "run")
     metrics = folder.summary()["metrics"]
     assert metrics["leacc"] == 1.0
     assert metrics["lnacc"] >= 0.95

@@ -9,10 +9,11 @@ from flwr.serverapp.strategy import FedAvg
 from tapped_app import CLIENTS, TASK, Small, client_app, counts, federate, replayed, tap_with_truth
 from torch import Tensor
 
-from fedsim.cli import main
+from fedsim.commands.cli import main
 from fedsim.core.errors import FedsimError
 from fedsim.flower.wiretap import Wiretap, keep_truth
 from fedsim.lab import tapped
+from fedsim.lab.replay import prepare_replay
 from fedsim.storage.runfolder import RunFolder
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +42,7 @@ def test_the_command_replays_without_truth_shows_guesses_and_says_so(tmp_path, m
     (tmp_path / "users_own.py").write_text(USERS_OWN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
-    told = ("told.learning_rate=0.05", "told.num_examples=6")  # of client 0: others have more
+    told = ("disclosed.learning_rate=0.05", "disclosed.num_examples=6")  # of client 0: others have more
     form = (*FORM, "task.mean=0.4", "task.std=[0.3]", "hydra.run.dir=out")
     command = ["fedsim", "replay", "tap", "model=users_own.Net", "attack=ilrg", *form, *told]
     monkeypatch.setattr(sys, "argv", command)
@@ -87,7 +88,7 @@ class Net(nn.Module):
         ),
         (["model=nowhere.Net", *FORM], "'nowhere' cannot be imported.*Remedy"),
         (["model=Net", *FORM], "expected module.Class, got no module"),
-        (["model=tapped_app.Nothing", *FORM], "no class 'Nothing' in 'tapped_app'.*Remedy"),
+        (["model=tapped_app.Nothing", *FORM], "no class 'Nothing' in 'tapped_app'"),
         (["model=tapped_app.no_model", *FORM], "expected an nn.Module, got str"),
         ([OWN, "model.height=3", *FORM], "cannot be made .*height.*Remedy: model.NAME"),
         (
@@ -102,18 +103,18 @@ class Net(nn.Module):
             [OWN, *FORM, "task.input_shape=[1,5,5]"],
             "does not take images of shape.*Remedy",
         ),
-        ([OWN, *FORM, "task.num_classes=4"], r"logits of shape \(1, 4\).*got \(1, 3\)"),
+        ([OWN, *FORM, "task.num_classes=4"], r"logits \(1, 4\).*got \(1, 3\)"),
         (
-            [OWN, *FORM, "told.learning_rate=-1"],
-            "told.learning_rate: expected a positive",
+            [OWN, *FORM, "disclosed.learning_rate=-1"],
+            "disclosed.learning_rate: expected a positive",
         ),
         (
-            [OWN, *FORM, "told.local_steps=0"],
-            "told.local_steps: expected a whole number",
+            [OWN, *FORM, "disclosed.local_steps=0"],
+            "disclosed.local_steps: expected a whole number",
         ),
         (["federation.rounds=3"], "the replay of a tapped folder takes attack"),
         ([OWN, *FORM, "task.stdev=7"], "the replay of a tapped folder takes .*got 'task.stdev=7'"),
-        ([OWN, *FORM, "told.num_examples2=7"], "got 'told.num_examples2=7'"),
+        ([OWN, *FORM, "disclosed.num_examples2=7"], "got 'disclosed.num_examples2=7'"),
     ],
 )
 def test_mistakes_in_a_replay_are_named_before_anything_is_written(
@@ -170,7 +171,7 @@ def test_parts_of_attacks_are_exchanged_and_an_unreadable_file_is_a_fault(tmp_pa
     assert "was changed or damaged since it was written" in fault.error
     assert len(folder.guessed()) == 5
     assert tapped.source_of(folder).path == source
-    assert not tapped.is_tapped(folder)
+    assert folder.kind == "replay"
 
 
 @pytest.mark.parametrize(
@@ -199,4 +200,4 @@ def test_a_class_that_nobody_can_import_is_not_noted(tmp_path) -> None:
 
     Wiretap(FedAvg(), tmp_path / "tap", model=Local(), task=TASK)
     with pytest.raises(FedsimError, match=r"the Wiretap was told none\. Remedy: model="):
-        tapped.compose_tapped(RunFolder(tmp_path / "tap"), ["attack=ilrg"])
+        prepare_replay(RunFolder(tmp_path / "tap"), ["attack=ilrg"])

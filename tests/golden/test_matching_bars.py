@@ -13,6 +13,7 @@ from torch import nn
 
 from fedsim.attacks.privacy.matching.peeling import Peeling
 from fedsim.config import build
+from fedsim.config.compose import compose
 from fedsim.core.interfaces import Attack, Defense
 from fedsim.core.randomness import generator
 from fedsim.core.training import batch_gradient
@@ -33,7 +34,7 @@ from fedsim.models.mlp import mlp
 
 
 def preset(name: str, *overrides: str) -> Attack:
-    return build.experiment(build.compose([f"attack={name}", *overrides, "name=test"])).attack
+    return build.experiment(compose([f"attack={name}", *overrides, "name=test"])).attack
 
 
 def play(

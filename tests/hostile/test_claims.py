@@ -27,6 +27,7 @@ from fedsim.attacks.privacy.stein.moments import projected
 from fedsim.attacks.privacy.stein.stein import Stein
 from fedsim.attacks.privacy.stein.stein_exact import SteinExact, whole_shares
 from fedsim.config import build
+from fedsim.config.compose import compose
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack
 from fedsim.core.randomness import generator
@@ -94,7 +95,7 @@ def world(name: str) -> World:
     few += ["attack.iterations=3"] if name == "stein" else []
     data = ["data=synthetic", "data.shape=[1,8,8]", "data.num_classes=4", "data.train_size=160"]
     network = ["model=mlp", "model.width=40", f"model.activation={'tanh' if name in ONE_IMAGE else 'relu'}"]
-    made = build.experiment(build.compose([f"attack={name}", *few, *data, *network, "name=test"]))
+    made = build.experiment(compose([f"attack={name}", *few, *data, *network, "name=test"]))
     honest = {key: parameter.detach().clone() for key, parameter in made.model.named_parameters()}
     sent = made.attack.craft(made.model, made.task, 1, honest)
     load_weights(made.model, sent)

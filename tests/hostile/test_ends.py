@@ -14,7 +14,7 @@ from faulty_disk import FaultyDisk, PowerCut
 
 import fedsim.lab.experiment
 from fedsim.core.errors import FedsimError
-from fedsim.lab.compare import compare, parse
+from fedsim.lab.compare import comparison_of
 from fedsim.lab.experiment import run
 from fedsim.lab.resume import resume
 from fedsim.storage.folder import Storage
@@ -104,8 +104,8 @@ def test_a_run_that_dies_while_it_removes_what_is_private_ends_as_if_it_had_not(
 
 
 def test_two_comparisons_into_one_folder_do_not_meet(tmp_path: Path, command) -> None:
-    grid, folder, jobs = parse(["attack=[ilrg]", f"into={tmp_path}/grid", "jobs=1", *SMALL[:-2]])
-    assert folder is not None
+    comparison = comparison_of(["attack=[ilrg]", f"into={tmp_path}/grid", "jobs=1", *SMALL[:-2]])
+    folder = comparison.folder
     refused = []
     with Storage(folder).claimed():
         done = command("compare", "attack=[ilrg]", "into=grid", *SMALL[:-2], cwd=tmp_path)
@@ -113,9 +113,8 @@ def test_two_comparisons_into_one_folder_do_not_meet(tmp_path: Path, command) ->
     assert "another process is writing here. Remedy" in refused[0]
     assert not (folder / "trainings").exists()
     with pytest.raises(FedsimError, match="attacks need all that trainings keep"):
-        parse(["attack=[ilrg]", "keep=scores"])
-    assert callable(compare)
-    assert (grid.seeds, jobs) == ((0,), 1)
+        comparison_of(["attack=[ilrg]", "keep=scores"])
+    assert (comparison.seeds, comparison.jobs) == ((0,), 1)
 
 
 def test_a_full_disk_is_said_in_a_sentence(small, tmp_path: Path, monkeypatch) -> None:

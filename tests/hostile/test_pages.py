@@ -7,11 +7,11 @@ import warnings
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
 from urllib.parse import unquote, unquote_to_bytes, urljoin, urlsplit
 
 import pytest
 import torch
+import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as draw
 from made_move import a_move
@@ -20,13 +20,13 @@ from matplotlib.text import Text
 
 from fedsim.core.errors import FedsimError, printable
 from fedsim.core.types import Fault, Reconstruction, Truth, Verdict
-from fedsim.lab.compare import Choice, Grid
+from fedsim.lab.record import recorded
 from fedsim.report import audit, figures, forging
-from fedsim.report.comparison import write_comparison
 from fedsim.report.figures import confusion_figure, count_table
 from fedsim.report.page import as_file_name, write_page
-from fedsim.report.sweep import SweepReport, run_folders, write_sweep_report
+from fedsim.report.sweep import run_folders
 from fedsim.report.write import write_report
+from fedsim.storage.comparison import Cell, write_cells
 from fedsim.storage.folder import Storage
 from fedsim.storage.runfolder import RunFolder
 from fedsim.storage.scores import ScoreRow
@@ -104,7 +104,7 @@ def test_links_lead_to_the_runs_whatever_their_folders_are_called(tmp_path: Path
     for name in NAMES:
         made_run(tmp_path / name)
         (tmp_path / name / "report.html").write_text("here")
-    page = Skeleton(write_sweep_report(tmp_path))
+    page = Skeleton(write_report(made_sweep(tmp_path)))
     reached = set()
     for link in page.links:
         target = urlsplit(urljoin("http://here/sweep/report.html", link))
@@ -148,30 +148,36 @@ def as_stored(words: str) -> str:
     return words.encode(errors="backslashreplace").decode()
 
 
+def made_sweep(path: Path) -> RunFolder:
+    folder = RunFolder(path)
+    folder.begin("sweep", "name: sweep\n")
+    return folder
+
+
 def sweep_of(folder: Path, words: str) -> Path:
     """A sweep in which a setting, its value and a metric are somebody's words."""
-    import yaml
-
     for number in range(4):
         run = made_run(folder / str(number), metric=words)
         config = {"choices": {}, "note": f"{words}{number % 2}", words + "key": float(number)}
         run.storage.write_text("config.yaml", HEADING + yaml.safe_dump(config))
-    write_sweep_report(folder)  # as curves
+    write_report(made_sweep(folder))  # as curves
     for number in range(4):
         config = {"choices": {}, "note": f"{words}{number % 2}"}
         RunFolder(folder / str(number)).storage.write_text("config.yaml", HEADING + yaml.safe_dump(config))
-    return write_sweep_report(folder)  # as bars
+    return write_report(RunFolder(folder))  # as bars
 
 
 def comparison_of(folder: Path, words: str) -> Path:
     """A comparison of attacks and defences that are called by somebody's words; some cells failed."""
-    attacks = tuple(Choice(label=f"{words} {n}", overrides=("threat.knows_defense=True",)) for n in range(2))
-    defenses = tuple(Choice(label=f"{words} secure_aggregation {n}", overrides=()) for n in range(3))
-    grid = Grid(attacks=attacks, defenses=defenses, seeds=(0,), common=(words,))
+    made = RunFolder(folder)
+    made.begin("comparison", yaml.safe_dump({"name": "comparison", "common": [as_stored(words)]}))
+    defenses = [f"{words} secure_aggregation {number}" for number in range(3)]
+    cells = [Cell.of(f"{words} {n}", defense, 0, knows=True) for n in range(2) for defense in defenses]
+    write_cells(made.storage, cells)
     for place, defense in enumerate(defenses):
         training = {"status": "complete", "metrics": {"accuracy": 0.1 * place}, "seconds": 1.0}
-        RunFolder(grid.training(folder, defense, 0)).write_summary(training)
-        for attack in attacks:
+        RunFolder(folder / Cell.of("", defense, 0).training).write_summary(training)
+        for own in (cell for cell in cells if cell.defense == defense):
             status = ("complete", "gave up", "failed")[place]
             cell = {
                 "status": status,
@@ -179,8 +185,8 @@ def comparison_of(folder: Path, words: str) -> Path:
                 "metrics": {as_stored(f"../{words}"): 0.5, "lnacc": 0.2},
                 "seconds": 1.0,
             }
-            RunFolder(grid.cell(folder, attack, defense, 0)).write_summary(cell)
-    return write_comparison(grid, folder)
+            RunFolder(folder / own.folder).write_summary(cell)
+    return write_report(made)
 
 
 def test_the_table_in_a_comparisons_link_is_the_table(tmp_path: Path) -> None:
@@ -278,16 +284,14 @@ def test_a_figure_is_saved_in_its_folder_whatever_it_is_called(tmp_path: Path) -
     assert as_file_name("heat_lnacc") == "heat_lnacc"
 
 
-def test_a_sweeps_report_that_cannot_be_written_is_told(tmp_path: Path, capsys, monkeypatch) -> None:
+def test_a_sweeps_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     made_run(tmp_path / "0_a")
     RunFolder(tmp_path / "0_a").storage.write_text("summary.json", "{")
-    config = SimpleNamespace(hydra=SimpleNamespace(sweep=SimpleNamespace(dir=str(tmp_path))))
-    monkeypatch.setattr(SweepReport, "incomplete", 0)
-    SweepReport().on_multirun_end(config)
-    assert SweepReport.incomplete  # and so the command's status is 1
-    assert "report could not be written" in capsys.readouterr().err
-    with pytest.raises(FedsimError, match=r"summary\.json: not readable"):
-        write_sweep_report(tmp_path)
+    folder = made_sweep(tmp_path)
+    words = r"summary\.json: not readable"
+    with pytest.raises(FedsimError, match=words), recorded(folder, "sweep", dict):
+        pass
+    assert folder.status == "failed"  # and so the command's status is 1
 
 
 CLASSES = 4

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from fedsim.config import build
 from fedsim.config.catalog import config_dir
+from fedsim.config.compose import parse_text
 from fedsim.config.trust import check_trusted
 from fedsim.core.errors import FedsimError
 from fedsim.storage.runfolder import RunFolder
@@ -104,7 +104,7 @@ def test_every_config_of_ours_is_trusted() -> None:
 )
 def test_stored_configs_are_plain(text: str) -> None:
     with pytest.raises(FedsimError, match=r"config\.yaml"):
-        build.parse_text(text)
+        parse_text(text)
 
 
 def test_a_name_leads_nowhere_else(play_small, command, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from fedsim.attacks.privacy.matching.priors import GroupConsistency, TotalVariat
 from fedsim.attacks.privacy.matching.rgap import RGAP
 from fedsim.attacks.privacy.matching.starts import Normal
 from fedsim.config import build
+from fedsim.config.compose import compose
 from fedsim.core.errors import FedsimError
 from fedsim.core.types import Interrupted, Task, Truth
 from fedsim.metrics.psnr import PSNR
@@ -36,7 +37,7 @@ def model_of(width: int = 60, **settings: object) -> nn.Module:
 
 
 def span_attack() -> Matching:
-    return build.experiment(build.compose(["attack=span_matching", "name=test"])).attack
+    return build.experiment(compose(["attack=span_matching", "name=test"])).attack
 
 
 def lowest(guess, images, labels) -> float:

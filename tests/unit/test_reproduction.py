@@ -11,6 +11,7 @@ from simulated_kernels import SEEN_BY, Kernel, Simulated, library, order, roundi
 from torch import nn
 
 from fedsim.config import build
+from fedsim.config.compose import compose
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import CentralTraining
 from fedsim.core.training import arithmetic, load_weights, weights_of
@@ -175,7 +176,7 @@ def test_recomputing_leaves_the_trace_as_it_was(training: CentralTraining) -> No
 
 @pytest.mark.parametrize("wrong", ["[]", "10", "[10,0]", "[10,1.5]", "[true]", "null"])
 def test_batch_sizes_are_checked(wrong: str, tmp_path: Path) -> None:
-    config = build.compose(["audit=proof_of_learning", "name=test", f"proof.batch_sizes={wrong}"])
+    config = compose(["audit=proof_of_learning", "name=test", f"proof.batch_sizes={wrong}"])
     with pytest.raises(
         FedsimError, match=r"proof\.batch_sizes: expected a list of whole numbers of at least 1"
     ):
@@ -183,7 +184,7 @@ def test_batch_sizes_are_checked(wrong: str, tmp_path: Path) -> None:
 
 
 def test_batch_sizes_come_from_the_config_and_unknown_studies_are_named(tmp_path: Path) -> None:
-    config = build.compose(["audit=proof_of_learning", "name=test", "proof.batch_sizes=[3,5]"])
+    config = compose(["audit=proof_of_learning", "name=test", "proof.batch_sizes=[3,5]"])
     training = build.central_training(config, tmp_path)[1]
     assert training.batch_sizes == (3, 5)
     with pytest.raises(

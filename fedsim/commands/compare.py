@@ -1,0 +1,27 @@
+"""`fedsim compare`: every attack against every defence."""
+
+from collections.abc import Sequence
+
+import click
+
+from fedsim.commands.settings import settings
+
+
+@click.command("compare", short_help="every attack against every defence")
+@settings
+def command(overrides: tuple[str, ...]) -> None:
+    """Play every attack against every defence, with the same seeds, batches and first model.
+
+    attack=[ilrg,{ig: {optimiser.iterations: 300}}] defense=[none,[clip,noise]] seeds=N jobs=N into=DIR, and
+    settings of every run. Run again, only what is missing runs.
+    """
+    compare_by(overrides)
+
+
+def compare_by(overrides: Sequence[str]) -> None:
+    """Compare, and say where the report is."""
+    from fedsim.commands.run import end_grid
+    from fedsim.lab.compare import compare, comparison_of
+
+    folder, problems = compare(comparison_of(overrides))
+    end_grid(folder.path, problems)

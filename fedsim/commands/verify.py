@@ -1,0 +1,39 @@
+"""`fedsim verify`: judge a proof, or the records of an audited run."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from fedsim.commands.settings import settings
+from fedsim.core.errors import FedsimError, in_words
+
+
+@click.command("verify", short_help="judge a proof, or an audited run's records")
+@click.argument("proof", type=click.Path(path_type=Path))
+@settings
+def command(proof: Path, overrides: tuple[str, ...]) -> None:
+    """Judge PROOF, a file of `fedsim prove`, by data=... model=... proof.keys=DIR; or the ledger of a RUN.
+
+    Exit status: 0 accepted, 1 rejected, 2 malformed, 3 could not be judged.
+    """
+    from fedsim.commands.central import central
+    from fedsim.commands.cli import complain
+
+    try:
+        audit, training, _ = central(overrides)
+        if proof.is_dir():
+            number, problem = audit.check_records(proof)
+            print(f"changed: {problem}" if problem else f"unchanged: {number} proofs, as in the ledger")
+            sys.exit(1 if problem else 0)
+        verdict = audit.verify_file(proof, training)
+    except FedsimError as error:
+        complain(in_words(error))
+        sys.exit(3)  # neither accepted nor rejected
+    cost = f"{verdict.recomputed} of {verdict.steps} steps done again in {verdict.seconds:.2f} s"
+    if verdict.accepted:
+        print(f"accepted: {cost}, largest distance {verdict.distance:.3g} of at most {verdict.limit:.3g}")
+        return
+    where = "" if verdict.step is None else f", step {verdict.step}"
+    print(f"rejected: {verdict.check}{where}: {verdict.reason}")
+    sys.exit(2 if verdict.check == "form" else 1)

@@ -1,0 +1,124 @@
+"""Many runs in one folder: what is missing of them runs, one after another or several processes at once."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import active_children, get_context
+from pathlib import Path
+
+from fedsim.config import build
+from fedsim.config.compose import as_text, compose
+from fedsim.config.replay import compose_replay
+from fedsim.core import progress
+from fedsim.core.errors import FedsimError, in_words
+from fedsim.flower.engines.engine import end_children
+from fedsim.flower.engines.processes import end_with
+from fedsim.lab.experiment import replay, run
+from fedsim.lab.record import GaveUp, record_failure
+from fedsim.storage.folder import Storage
+from fedsim.storage.runfolder import RunFolder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One run, to be made of overrides wherever there is a process for it."""
+
+    path: Path
+    overrides: tuple[str, ...]
+    source: Path | None = None  # a run whose observations to attack; None: play a federation
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the run has a result: scores, or an attack that gave up."""
+        try:
+            return RunFolder(self.path).standing.has_result
+        except FedsimError:  # damaged, or killed in the middle of a write: it runs again
+            return False
+
+
+Pool = ProcessPoolExecutor | None  # None: this process
+
+
+def begin_or_go_on(folder: RunFolder, kind: str, config_text: str) -> None:
+    """Make a folder of many runs, or refuse one whose finished runs have other settings."""
+    if not (folder.path / "config.yaml").exists():
+        with folder.claimed():
+            folder.begin(kind, config_text)
+    elif folder.kind != kind or not folder.config_text().endswith(f"kind: {kind}\n{config_text}"):
+        raise FedsimError(
+            f"{folder.path} holds a {folder.kind} with other settings. Remedy: those in its config.yaml, or "
+            "another folder."
+        )
+
+
+@contextmanager
+def pool_of(processes: int) -> Iterator[Pool]:
+    """Start so many processes for jobs; one: jobs run in this process."""
+    if processes == 1:
+        yield None
+        return
+    others = active_children()
+    # Spawned: a forked process would share the parent's torch threads and random state.
+    spawned = ProcessPoolExecutor(
+        processes, mp_context=get_context("spawn"), initializer=end_with, initargs=(os.getpid(),)
+    )
+    with spawned as pool:
+        try:
+            yield pool
+        except BaseException:  # nobody waits for runs that take hours: called again, it goes on
+            pool.shutdown(wait=False, cancel_futures=True)
+            end_children(others)
+            raise
+
+
+def run_missing(
+    jobs: Iterable[Job], label: str, pool: Pool, ended: Callable[[Job], None] = lambda job: None
+) -> list[str]:
+    """Run the jobs that are not done; return what failed, in words: a failed one does not stop the others."""
+    missing, problems = [job for job in jobs if not job.is_done], list[str]()
+    with progress.bar(label, len(missing)) as advance:
+        for done, (job, problem) in enumerate(_outcomes(missing, pool), start=1):
+            if problem:
+                problems.append(f"{job.path.name}: {problem}")
+            ended(job)
+            advance(done)
+    return problems
+
+
+def _outcomes(jobs: list[Job], pool: Pool) -> Iterator[tuple[Job, str | None]]:
+    if pool is None:
+        for job in jobs:
+            yield job, run_job(job)
+        return
+    running = {pool.submit(run_job, job): job for job in jobs}
+    for future in as_completed(running):
+        try:
+            problem = future.result()
+        except Exception as error:  # the process died
+            problem = in_words(error)
+        yield running[future], problem
+
+
+def run_job(job: Job) -> str | None:
+    """Run one job; return what went wrong."""
+    text = "{}\n"
+    try:
+        unfinished = Storage(job.path)
+        unfinished.delete(unfinished.names())  # of a run that was broken off
+        if job.source is None:
+            config = compose(job.overrides)
+            text = as_text(config)
+            run(build.experiment(config), job.path)
+        else:
+            source = RunFolder(job.source)
+            config = compose_replay(source.config_text(), job.overrides).config
+            text = as_text(config)
+            replay(build.experiment(config), source, job.path)
+    except GaveUp:
+        return None  # a result: the report shows it
+    except Exception as error:
+        record_failure(RunFolder(job.path), "run", text, error)
+        return in_words(error)
+    return None
