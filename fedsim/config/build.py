@@ -28,7 +28,7 @@ from fedsim.core.randomness import derived_seed, generator
 from fedsim.core.types import Task
 from fedsim.data.images import Dataset
 from fedsim.data.partition import partition
-from fedsim.flower.client import ClientSetup
+from fedsim.flower.setups import ClientSetup
 from fedsim.flower.overflow import largest_entry
 from fedsim.integrity.forge import Game, Rules
 from fedsim.lab.experiment import Experiment

@@ -27,6 +27,7 @@ from fedsim.core.types import ALL, Fault, Observation, RoundResult, Task, Verdic
 from fedsim.data.images import Images
 from fedsim.flower.nodes import clients_of_nodes, told_number
 from fedsim.flower.overflow import Guard
+from fedsim.flower.setups import ServerSetup
 from fedsim.flower.records import arrays_of, decode, encode
 from fedsim.flower.wire import dense_bytes
 from fedsim.models.batch_norm import set_batch_norm
@@ -35,30 +36,6 @@ log = logging.getLogger(__name__)
 MOST = 2**40  # examples that anybody may claim
 LARGEST = 1e30  # loss or learning rate
 PROBED = 8  # test images, to see what a large reply would do
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ServerSetup:
-    """What the server works with, and where its findings go as they come."""
-
-    model: nn.Module
-    task: Task
-    test: Images
-    federation: Federation
-    attack: Attack
-    audit: Audit | None
-    folder: Path  # where an audit may keep proofs
-    sums_replies: bool  # secure aggregation: only the sum over a round's clients can be observed
-    first_scale: float  # the largest weight of the first model
-    seed: int
-    device: str
-    threads: int
-    keep_observation: Callable[[Observation], None]
-    keep_fault: Callable[[Fault], None]
-    keep_round: Callable[[RoundResult], None]
-    keep_verdict: Callable[[Verdict], None]
-    keep_weights: Callable[[Weights, int], None]
-    done: int = 0  # rounds that were played before; the model holds the weights after them
 
 
 def server_app(setup: ServerSetup) -> ServerApp:
