@@ -1,4 +1,4 @@
-"""Local training: what a client is asked, how it is done honestly, and the trace of it for who wants a proof."""
+"""Local training: what a client is asked to do, how it is done honestly, and the trace that proves it."""
 
 import hashlib
 from collections.abc import Callable, Sequence

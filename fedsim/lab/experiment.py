@@ -38,6 +38,7 @@ class Experiment:
     seed: int
     config_text: str
     prepare_clients: Callable[[Path], Callable[[], ClientSetup]]
+    rebuild: Callable[[], "Experiment"]  # the same, in another process; it travels
     task: Task
     test: Images
     model: nn.Module
