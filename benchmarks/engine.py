@@ -20,7 +20,7 @@ from fedsim.config import build
 from fedsim.config.compose import compose
 from fedsim.core.training import batch_gradient, load_weights
 from fedsim.data.batches import batch_indices
-from fedsim.flower.client import ClientSetup
+from fedsim.flower.setups import ClientSetup
 from fedsim.lab.experiment import play
 from fedsim.storage.runfolder import RunFolder
 

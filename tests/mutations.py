@@ -24,8 +24,8 @@ from flwr.app import (
 from flwr.clientapp import ClientApp
 
 from fedsim.core.types import Weights
+from fedsim.flower.averaging import RunningMean
 from fedsim.flower.engines.engine import Apps, Engine
-from fedsim.flower.server import RunningMean
 from fedsim.lab.experiment import Experiment, run
 
 NUMBERS = (0.0, -0.0, 1e-45, -1e-42, 1e-30, 1e3, 1e6, 1e12, 1e20, 1e30, -1e37, 3.3e38, -3.4e38)

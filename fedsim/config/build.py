@@ -19,8 +19,8 @@ from fedsim.core.randomness import derived_seed, generator
 from fedsim.core.types import Task
 from fedsim.data.images import Dataset
 from fedsim.data.partition import partition
-from fedsim.flower.client import ClientSetup
 from fedsim.flower.overflow import largest_entry
+from fedsim.flower.setups import ClientSetup
 from fedsim.integrity.forge import Game, Rules
 from fedsim.lab.experiment import Experiment
 from fedsim.models.batch_norm import set_batch_norm
@@ -49,6 +49,7 @@ def _experiment(config: DictConfig) -> Experiment:
             seed=config.seed,
             config_text=config_text,
             prepare_clients=functools.partial(prepare_clients, config_text),
+            rebuild=functools.partial(rebuilt, config_text),
             task=data.task,
             test=data.test,
             model=model,
@@ -68,6 +69,12 @@ def _experiment(config: DictConfig) -> Experiment:
             keep=str(config.get("keep", "all")),
         )
     )
+
+
+@functools.lru_cache(maxsize=1)
+def rebuilt(config_text: str) -> Experiment:
+    """Build an experiment from a run's config, once in each process that attacks for it."""
+    return experiment(parse_text(config_text))
 
 
 def central_training(config: DictConfig, folder: Path) -> tuple[Audit, CentralTraining]:

@@ -1,4 +1,4 @@
-"""Local training as a trace: the weights on the way, and the batches that led from one to the next."""
+"""Local training: what a client is asked to do, how it is done honestly, and the trace that proves it."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from fedsim.core.types import Task, Weights
+from fedsim.core.types import Kind, Task, Weights
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,7 +39,7 @@ class Trace:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LocalWork:
-    """What a client is asked to do in a round of fedavg."""
+    """What a client is asked to do in a round."""
 
     round: int
     client: int
@@ -47,12 +47,15 @@ class LocalWork:
     sent: Weights
     steps: int
     learning_rate: float
-    every: int  # steps between the checkpoints of a trace
+    every: int | None  # steps between the checkpoints of a trace; None: nobody wants one
     indices: Callable[[int], Tensor]  # of a step's examples, in the client's data
     batch: Callable[[Tensor], Batch]  # the examples at these indices
     task: Task
     owned: Tensor  # indices of the client's own examples
     generator: Generator  # for whoever needs chance
+    kind: Kind = "update"  # of the reply; a gradient is that of the one step
+    on_batch: Callable[[int, Batch], Batch] = lambda step, batch: batch  # the defences' hooks of a step
+    on_gradient: Callable[[int, Weights, Batch], Weights] = lambda step, gradient, used: gradient
 
     def own_batches(self) -> list[Batch]:
         """Return the batches of all steps, in order."""
@@ -65,56 +68,48 @@ class LocalWork:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Claim:
-    """What a client says that it did: its update, the trace behind it, and the batches it would show."""
+    """What a client says that it did: its reply, the trace behind it, and the batches it would show."""
 
-    update: Weights
-    trace: Trace
+    update: Weights  # new weights - sent; where a gradient is asked for, the gradient
     batches: tuple[Batch, ...]
+    trace: Trace | None = None  # None: nobody wanted one
+    loss: float | None = None  # mean over the steps; None: it tells none
 
 
 def honest(work: LocalWork) -> Claim:
-    """Do the work as asked."""
-    batches = work.own_batches()
-    trace = train_steps(
-        work.model,
-        work.sent,
-        batches,
-        work.own_indices(),
-        learning_rate=work.learning_rate,
-        every=work.every,
-    )
-    return claim_of(work.sent, trace, batches)
-
-
-def claim_of(sent: Weights, trace: Trace, batches: Sequence[Batch]) -> Claim:
-    """Return the claim that a trace led from the weights sent to its last checkpoint."""
-    last = trace.checkpoints[-1]
-    return Claim(update={name: last[name] - sent[name] for name in sent}, trace=trace, batches=tuple(batches))
-
-
-def train_steps(
-    model: nn.Module,
-    start: Weights,
-    batches: Sequence[Batch],
-    indices: tuple[tuple[int, ...], ...],
-    *,
-    learning_rate: float,
-    every: int,
-) -> Trace:
-    """Train from these weights, a step a batch, and record the way."""
-    load_weights(model, start)
-    checkpoints, digests = [weights_of(model)], list[str]()
-    for number, batch in enumerate(batches, start=1):
-        sgd_step(model, batch, learning_rate)
-        digests.append(batch_digest(batch))
-        if number % every == 0 or number == len(batches):
+    """Do the work as asked: every step on its own batch, with the defences inside the step."""
+    model, every = work.model, work.every
+    load_weights(model, work.sent)
+    checkpoints = [] if every is None else [weights_of(model)]
+    batches, losses = list[Batch](), list[float]()
+    gradient: Weights = {}
+    for step in range(work.steps):
+        batches.append(work.batch(work.indices(step)))
+        used = work.on_batch(step, batches[-1])
+        plain, loss = _step_gradient(model, used)
+        gradient = work.on_gradient(step, plain, used)
+        losses.append(loss)
+        if work.kind == "update":
+            apply_step(model, gradient, work.learning_rate)
+        if every is not None and ((step + 1) % every == 0 or step + 1 == work.steps):
             checkpoints.append(weights_of(model))
+    if work.kind == "gradient":
+        reply = {name: tensor.cpu() for name, tensor in gradient.items()}
+    else:
+        reply = {name: p.detach().cpu() - work.sent[name] for name, p in model.named_parameters()}
+    trace = None if every is None else trace_of(work, checkpoints, batches)
+    return Claim(update=reply, batches=tuple(batches), trace=trace, loss=sum(losses) / len(losses))
+
+
+def trace_of(work: LocalWork, checkpoints: Sequence[Weights], batches: Sequence[Batch]) -> Trace:
+    """Return the trace that leads over these checkpoints, as work asks for them, by these batches."""
+    assert work.every is not None
     return Trace(
         checkpoints=tuple(checkpoints),
-        every=every,
-        learning_rate=learning_rate,
-        indices=indices,
-        digests=tuple(digests),
+        every=work.every,
+        learning_rate=work.learning_rate,
+        indices=work.own_indices(),
+        digests=tuple(batch_digest(batch) for batch in batches),
     )
 
 
@@ -128,10 +123,14 @@ def arithmetic(precision: str) -> AbstractContextManager[Any]:
 
 def sgd_step(model: nn.Module, batch: Batch, learning_rate: float) -> None:
     """Take one step in place."""
+    apply_step(model, _step_gradient(model, batch)[0], learning_rate)
+
+
+def _step_gradient(model: nn.Module, batch: Batch) -> tuple[Weights, float]:
+    """Return a step's gradient and loss, in the same bits for who trains and for who does it again."""
     # Kernels, and so the last bits, are chosen by strides too, which a copy over the wire does not keep.
     images = torch.empty(batch.images.shape, dtype=batch.images.dtype, device=batch.images.device)
-    gradient, _ = batch_gradient(model, images.copy_(batch.images), batch.labels)
-    apply_step(model, gradient, learning_rate)
+    return batch_gradient(model, images.copy_(batch.images), batch.labels)
 
 
 def apply_step(model: nn.Module, gradient: Weights, learning_rate: float) -> None:

@@ -1,45 +1,35 @@
-"""What a wiretap hears: Flower messages become observations, and whatever is wrong with one a fault."""
+"""What a wiretap hears: passing messages become observations, and whatever is wrong with one a fault."""
 
 import functools
 import logging
-import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-import numpy as np
 import torch
-from flwr.app import ArrayRecord, Message, RecordDict
-from torch import Tensor, nn
+from flwr.app import ArrayRecord, Message
+from torch import nn
 
-from fedsim.core.errors import FedsimError, in_words, shortened
+from fedsim.core.errors import FedsimError, in_words
 from fedsim.core.interfaces import Attack
-from fedsim.core.training import load_weights
-from fedsim.core.types import BatchNormMode, Fault, Kind, Observation, Task, Weights, form_problem
-from fedsim.flower.records import decode
-from fedsim.models.foreign import fitted
+from fedsim.core.types import Fault, Observation, Task, Weights
+from fedsim.flower.attack_one import attack_one
+from fedsim.flower.nodes import failure_of
+from fedsim.flower.observations import Dialect, Question, Record, observation_of
+from fedsim.flower.records import arrays_of, decode
 from fedsim.storage.runfolder import RunFolder
 from fedsim.storage.status import Standing, Status
 
 log = logging.getLogger(__name__)
-Replies = Literal["weights", "update", "gradient"]
 Item = TypeVar("Item")
-Record = Mapping[str, object]  # of metrics or of settings
-MOST = 2**40  # examples or steps that anybody may claim
 NOBODY = 0  # in place of a node id that cannot be read
-RATE, STEPS = ("learning-rate", "learning_rate", "lr"), ("local-steps", "local_steps")
-EXAMPLES, LOSS = ("num-examples", "num_examples"), ("train_loss", "train-loss", "loss")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Question:
-    """What a client was asked to train on."""
+class Heard(Question):
+    """A question as it passed."""
 
     record: ArrayRecord
-    exact: Weights  # in the types sent
-    kept: Weights  # in the types that are kept
-    config: tuple[Record, ...]
     shared: bool  # with the round's first client
 
 
@@ -49,9 +39,9 @@ class Round:
 
     number: int = 0
     before: int = 0  # rounds of earlier starts of the same strategy, which begin at 1 again
-    first: Question | None = None
-    latest: Question | None = None
-    asked: dict[int, Question | None] = field(default_factory=dict)  # None: unreadable, or answered
+    first: Heard | None = None
+    latest: Heard | None = None
+    asked: dict[int, Heard | None] = field(default_factory=dict)  # None: unreadable, or answered
     answered: set[int] = field(default_factory=set)
 
 
@@ -64,21 +54,17 @@ class Listener:
     every: int
     model: nn.Module | None
     task: Task | None
-    replies: Replies
-    batch_norm: BatchNormMode
-    learning_rate: float | None
-    local_steps: int | None
-    arrays_key: str
-    examples_key: str
+    dialect: Dialect
+    settings: Record  # of the clients' training, where no message says them
     now: Round = field(default_factory=Round)
 
     def __post_init__(self) -> None:
         if not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 1:
             raise FedsimError(f"every: expected a whole number of at least 1, got {self.every!r}")
-        if self.replies not in ("weights", "update", "gradient"):
-            raise FedsimError(f"replies: expected weights, update or gradient, got {self.replies!r}")
-        if self.batch_norm not in ("eval", "train"):
-            raise FedsimError(f"batch_norm: expected eval or train, got {self.batch_norm!r}")
+        if self.dialect.replies not in ("weights", "update", "gradient"):
+            raise FedsimError(f"replies: expected weights, update or gradient, got {self.dialect.replies!r}")
+        if self.dialect.batch_norm not in ("eval", "train"):
+            raise FedsimError(f"batch_norm: expected eval or train, got {self.dialect.batch_norm!r}")
         if self.attack is None:
             return
         if self.model is None or self.task is None:
@@ -135,103 +121,62 @@ class Listener:
         try:
             client = message.metadata.dst_node_id
             self.now.asked[client] = None
-            self.now.asked[client] = self._question(message.content)
+            self.now.asked[client] = self._heard(message)
         except Exception as error:
             self._fault(round, client, error)
 
-    def _question(self, content: RecordDict) -> Question:
+    def _heard(self, message: Message) -> Heard:
         """Read a message's weights, once for all clients that get the same."""
-        record = _only_arrays(content, self.arrays_key)
-        config = tuple(cast(Iterable[Record], content.config_records.values()))
+        record = arrays_of(message, self.dialect.arrays, strict=self.dialect.strict)
+        config = cast(Iterable[Record], message.content.config_records.values())
+        settings = (*config, self.settings)
         for other in (self.now.first, self.now.latest):
             if other is not None and other.record is record:
-                return replace(other, config=config)
+                return replace(other, settings=settings)
         exact = decode(record)  # at once: a strategy may take the record apart afterwards
-        kept = _as_kept(exact)
-        shared = self.now.first is None or _equal(kept, self.now.first.kept)
-        question = Question(record=record, exact=exact, kept=kept, config=config, shared=shared)
-        self.now.first, self.now.latest = self.now.first or question, question
-        return question
+        sent = _as_kept(exact)
+        shared = self.now.first is None or _equal(sent, self.now.first.sent)
+        heard = Heard(record=record, exact=exact, sent=sent, settings=settings, shared=shared)
+        self.now.first, self.now.latest = self.now.first or heard, heard
+        return heard
 
     def _note_reply(self, round: int, reply: Message) -> None:
         client = NOBODY
         try:
             client = reply.metadata.src_node_id
             self.now.answered.add(client)
-            observation, shared = self._observation(round, client, reply)
-            self.folder.keep_observation(observation, own_sent=not shared)
+            if (question := self.now.asked.get(client)) is None:
+                raise FedsimError(
+                    failure_of(reply) or "a reply to a question that was not seen or could not be read"
+                )
+            observation = observation_of(reply, question, self.dialect, round=round, client=client)
+            self.folder.keep_observation(observation, own_sent=not question.shared)
             self.now.asked[client] = None  # weights of its own, if it got some, need not wait any longer
         except Exception as error:
             self._fault(round, client, error)
-
-    def _observation(self, round: int, client: int, reply: Message) -> tuple[Observation, bool]:
-        """Read a reply; whatever is wrong with it is an error."""
-        if reply.has_error():
-            reason = " ".join((reply.error.reason or "").split())  # Ray's come in many lines
-            raise FedsimError(shortened(reason) or f"error code {reply.error.code} without a reason")
-        question = self.now.asked.get(client)
-        if question is None:
-            raise FedsimError("a reply to a question that was not seen or could not be read")
-        record, content = _only_arrays(reply.content, self.arrays_key), reply.content
-        reported = (*content.metric_records.values(), *content.config_records.values())
-        told = (*cast(Iterable[Record], reported), *question.config)
-        rate, steps = _number(told, RATE), _count(told, STEPS)
-        observation = Observation(
-            round=round,
-            client=client,
-            sent=question.kept,
-            received=self._received(decode(record), question),
-            kind=self.kind,
-            learning_rate=self.learning_rate if rate is None else rate,
-            local_steps=self.local_steps if steps is None else steps,
-            num_examples=_count(told, (self.examples_key, *EXAMPLES)),
-            loss=_number(told, LOSS),
-            batch_norm=self.batch_norm,
-            bytes=sum(len(array.data) for array in record.values()),
-        )
-        return observation, question.shared
-
-    @property
-    def kind(self) -> Kind:
-        """What is kept of a reply."""
-        return "gradient" if self.replies == "gradient" else "update"
-
-    def _received(self, came: Weights, question: Question) -> Weights:
-        """Return what came back as an update or a gradient, in the types of what is kept of the question."""
-        alike = {
-            name: tensor.to(question.kept[name].dtype) if name in question.kept else tensor
-            for name, tensor in came.items()
-        }
-        if problem := form_problem(alike, question.kept):
-            raise FedsimError(problem)
-        if self.replies != "weights":
-            return alike
-        return {
-            name: _difference(tensor, question.exact[name]).to(alike[name].dtype)
-            for name, tensor in came.items()
-        }
 
     def _attack(self, observation: Observation) -> None:
         """Attack an observation and save the guess; a failure is a fault."""
         assert self.attack is not None
         assert self.model is not None
         assert self.task is not None
+        found = attack_one(self.attack, self.model, self.task, observation)
+        if isinstance(found, Fault):
+            self._keep_fault(found)
+            return
         try:
-            with undisturbed(), torch.enable_grad():
-                reduced = fitted(self.model, observation)
-                load_weights(self.model, reduced.sent)
-                guess = self.attack.run(self.model, self.task, [reduced])
-            self.folder.keep_guess(observation.round, observation.client, guess)
+            self.folder.keep_guess(observation.round, observation.client, found)
         except Exception as error:
-            log.debug("attack failed", exc_info=True)
-            words = FedsimError(f"the attack failed: {in_words(error)}")
-            self._fault(observation.round, observation.client, words)
+            self._fault(observation.round, observation.client, error)
 
     def _fault(self, round: int, client: int, error: Exception) -> None:
-        """Log what went wrong and keep it as a fault, if the disk lets us."""
-        log.warning("wiretap: round %d, client %d: %s", round, client, in_words(error))
+        self._keep_fault(Fault(round=round, client=client, reason=in_words(error)))
+
+    def _keep_fault(self, fault: Fault) -> None:
+        """Log what went wrong and keep it, if the disk lets us."""
+        log.warning("wiretap: round %d, client %d: %s", fault.round, fault.client, fault.reason)
         try:
-            self.folder.keep_fault(Fault(round=round, client=client, reason=in_words(error)))
+            self.folder.keep_fault(fault)
         except Exception as another:
             log.warning("wiretap: the fault could not be written: %s", in_words(another))
 
@@ -258,16 +203,6 @@ def _stream(items: Iterable[Item], note: Callable[[Item], None]) -> Iterator[Ite
         yield item
 
 
-def _only_arrays(content: RecordDict, key: str) -> ArrayRecord:
-    """Return a message's model: its only array record, or the one under the strategy's key."""
-    records = content.array_records
-    if len(records) == 1:
-        return next(iter(records.values()))
-    if key not in records:
-        raise FedsimError(f"expected one ArrayRecord, or one named {key!r}, got {sorted(records) or 'none'}")
-    return records[key]
-
-
 def _as_kept(weights: Weights) -> Weights:
     """Return weights with floats as float32: FedAdam and its like send float64 to float32 models."""
     return {name: t.float() if t.is_floating_point() else t for name, t in weights.items()}
@@ -275,39 +210,3 @@ def _as_kept(weights: Weights) -> Weights:
 
 def _equal(left: Weights, right: Weights) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
-
-
-def _difference(new: Tensor, sent: Tensor) -> Tensor:
-    """Return new - sent in the type of the client's model; what stays infinite or NaN differs by 0."""
-    if new.dtype == torch.bool:
-        new = new.long()
-    start = sent.to(new.dtype)
-    unchanged = (new == start) | ((new != new) & (start != start))  # masks hold infinities
-    return torch.where(unchanged, torch.zeros_like(new), new - start)
-
-
-def _number(records: Iterable[Record], names: Iterable[str]) -> float | None:
-    """Return the first number of one of these names, if it makes sense."""
-    for record in records:
-        for name in names:
-            value = record.get(name)
-            if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < MOST:
-                return float(value)
-    return None
-
-
-def _count(records: Iterable[Record], names: Iterable[str]) -> int | None:
-    value = _number(records, names)
-    return int(value) if value is not None and value >= 1 and value == int(value) else None
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Give the app its random numbers back: its model, sampling and noise draw from the global generators."""
-    state, noise = random.getstate(), np.random.get_state()  # noqa: NPY002
-    devices = list(range(torch.cuda.device_count()))
-    with ExitStack() as stack:
-        stack.callback(np.random.set_state, noise)
-        stack.callback(random.setstate, state)
-        stack.enter_context(torch.random.fork_rng(devices=devices))
-        yield

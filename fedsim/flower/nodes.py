@@ -5,7 +5,7 @@ import time
 from flwr.app import ConfigRecord, Error, Message
 from flwr.serverapp import Grid
 
-from fedsim.core.errors import FedsimError, in_words
+from fedsim.core.errors import FedsimError, in_words, shortened
 
 
 class OutOfTime(FedsimError):
@@ -26,8 +26,8 @@ def clients_of_nodes(grid: Grid, clients: int) -> dict[int, int]:
     return {node: client for client, node in enumerate(nodes[:clients])}
 
 
-def told_number(client: int) -> ConfigRecord:
-    """Return what a message says about whom it is for: node ids are random on some engines."""
+def addressed_to(client: int) -> ConfigRecord:
+    """Return what tells a message's receiver which client it is: node ids are random on some engines."""
     return ConfigRecord({"client": client})
 
 
@@ -40,3 +40,11 @@ def failure(message: Message, error: BaseException) -> Message:
     """Answer an exception with an error reply of the same words on every engine."""
     words = in_words(error) if isinstance(error, OutOfTime) else f"the client failed: {in_words(error)}"
     return Message(Error(code=CLIENT_FAILED, reason=words), reply_to=message)
+
+
+def failure_of(reply: Message) -> str | None:
+    """Return why a client failed, at a length that fits a table; None: it did not."""
+    if not reply.has_error():
+        return None
+    reason = " ".join((reply.error.reason or "").split())  # Ray's come in many lines
+    return shortened(reason) or f"error code {reply.error.code} without a reason"

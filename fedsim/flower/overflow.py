@@ -5,12 +5,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedsim.core.errors import FedsimError
+from fedsim.core.training import batch_gradient, load_weights
 from fedsim.core.types import Weights
+from fedsim.data.images import Images
 
 UNUSUAL = 100.0  # times the first model's weights and an honest gradient: looked at twice
+PROBED = 8  # test images, to see what a large reply would do
 
 Probe = Callable[[Weights], Weights]  # the gradient of an honest client on a model with these weights
 
@@ -24,6 +27,13 @@ def largest_entry(tensors: Weights | Tensor) -> float:
         return 0.0
     low, high = torch.aminmax(tensors.detach())
     return max(-float(low), float(high))
+
+
+def honest_gradient(model: nn.Module, images: Images, weights: Weights) -> Weights:
+    """Return what an honest client would answer to these weights, by some test images."""
+    some = torch.arange(min(PROBED, len(images.labels)))
+    load_weights(model, weights)
+    return batch_gradient(model, images.batch(some), images.labels[some])[0]
 
 
 @dataclass

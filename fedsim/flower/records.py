@@ -36,12 +36,17 @@ def decode(record: ArrayRecord) -> dict[str, Tensor]:
     return weights
 
 
-def arrays_of(message: Message) -> ArrayRecord:
-    """Return the weights' record of a message."""
-    record = message.content.get("arrays")  # the typed views of a content are built anew at each access
-    if not isinstance(record, ArrayRecord):
-        raise FedsimError("an empty message: expected an ArrayRecord 'arrays', got none")
-    return record
+def arrays_of(message: Message, key: str = "arrays", *, strict: bool = True) -> ArrayRecord:
+    """Return the weights' record of a message: the one of this name; not strict: or the only one."""
+    record = message.content.get(key)  # the typed views of a content are built anew at each access
+    if isinstance(record, ArrayRecord):
+        return record
+    if strict:
+        raise FedsimError(f"an empty message: expected an ArrayRecord {key!r}, got none")
+    records = message.content.array_records
+    if len(records) != 1:
+        raise FedsimError(f"expected one ArrayRecord, or one named {key!r}, got {sorted(records) or 'none'}")
+    return next(iter(records.values()))
 
 
 class DecodeOnce:

@@ -22,8 +22,10 @@ from torch import Tensor, nn
 
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack
+from fedsim.core.randomness import undisturbed
 from fedsim.core.types import BatchNormMode, Task, Truth
-from fedsim.flower.listener import EXAMPLES, Listener, Replies, undisturbed
+from fedsim.flower.listener import Listener
+from fedsim.flower.observations import Dialect, Replies, training_settings
 from fedsim.models.foreign import import_path, made, normalising
 from fedsim.storage.runfolder import RunFolder
 
@@ -82,12 +84,8 @@ class Wiretap(Strategy):
             every=every,
             model=own_model,
             task=task,
-            replies=replies,
-            batch_norm=batch_norm,
-            learning_rate=learning_rate,
-            local_steps=local_steps,
-            arrays_key=_setting(strategy, "arrayrecord_key", "arrays"),
-            examples_key=_setting(strategy, "weighted_by_key", EXAMPLES[0]),
+            dialect=_dialect(strategy, replies, batch_norm),
+            settings=training_settings(learning_rate=learning_rate, local_steps=local_steps),
         )
         hooks = Hooks(configure_train=strategy.configure_train, aggregate_train=strategy.aggregate_train)
         own = {"_wrapped": strategy, "_hooks": hooks, "_listener": listener}
@@ -185,6 +183,21 @@ def keep_truth(folder: str | Path, *, round: int, client: int, images: Tensor, l
     RunFolder(path).keep_truth(Truth(round=round, client=client, images=images, labels=labels))
 
 
+def _dialect(strategy: object, replies: Replies, batch_norm: BatchNormMode) -> Dialect:
+    """Return how a foreign app's replies are read: by the names that Flower's examples use."""
+    examples = ("num-examples", "num_examples")
+    return Dialect(
+        replies=replies,
+        batch_norm=batch_norm,
+        strict=False,
+        arrays=_setting(strategy, "arrayrecord_key", "arrays"),
+        learning_rate=("learning-rate", "learning_rate", "lr"),
+        local_steps=("local-steps", "local_steps"),
+        num_examples=(_setting(strategy, "weighted_by_key", examples[0]), *examples),
+        loss=("train_loss", "train-loss", "loss"),
+    )
+
+
 def _setting(strategy: object, name: str, default: str) -> str:
     """Return a setting of a strategy, or of the one that it wraps."""
     while strategy is not None:
@@ -217,7 +230,7 @@ def _begin(listener: Listener, strategy: str, model: str | None) -> None:
         "wiretap": {
             "strategy": strategy,
             "every": listener.every,
-            "replies": listener.replies,
+            "replies": listener.dialect.replies,
             "model": model,
             "task": task and {key: list(v) if isinstance(v, tuple) else v for key, v in task.items()},
         },

@@ -6,7 +6,7 @@ import functools
 import logging
 import math
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,8 +15,8 @@ from torch import nn
 
 from fedsim.core import progress
 from fedsim.core.errors import FedsimError, in_words
-from fedsim.core.training import load_weights
 from fedsim.core.types import ALL, Fault, Interrupted, KnownDefense, Observation, Reconstruction, Score, Truth
+from fedsim.flower.attack_one import Refusal, attack_one
 from fedsim.lab.record import GaveUp
 from fedsim.models.batch_norm import set_batch_norm
 from fedsim.models.foreign import fitted
@@ -32,15 +32,11 @@ log = logging.getLogger(__name__)
 FAULT = "fault"  # the metric name of a scores.csv line that reports a failure
 
 
-class Refusal(Fault):
-    """An attack's own words on why it cannot work on an observation; a plain Fault is a crash."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Errand:
     """An observation to attack, for a process that has nothing but the run folder."""
 
-    config_text: str
+    rebuild: Callable[[], "Experiment"]
     source: RunFolder
     target: RunFolder
     round: int
@@ -83,15 +79,14 @@ def _outcomes(
 ) -> Iterator[Outcome]:
     """Attack the observations at these places, in order; several processes give the same bits as one."""
     if experiment.attackers == 1 or len(places) < 2:
-        # The attack's own model, holding what was sent: alike in a replay.
-        model = copy.deepcopy(experiment.model).to(experiment.device)
+        model = _attack_model(experiment)
         for place in places:
             yield (outcome := _outcome(experiment, model, source, target, *place))
             if outcome.interrupted is not None:
                 return
         return
     errands = (
-        Errand(config_text=experiment.config_text, source=source, target=target, round=round, client=client)
+        Errand(rebuild=experiment.rebuild, source=source, target=target, round=round, client=client)
         for round, client in places
     )
     yield from experiment.engine.spread(run_errand, errands, min(experiment.attackers, len(places)))
@@ -99,43 +94,45 @@ def _outcomes(
 
 def run_errand(errand: Errand) -> Outcome:
     """Attack one observation in a process that was started for such errands."""
-    experiment, model = _rebuilt(errand.config_text)
+    experiment = errand.rebuild()
     torch.set_num_threads(experiment.threads)
     with logged(errand.target.path):
         log.debug("attacking round %d, client %d", errand.round, errand.client)
+        model = _errands_model(experiment)
         return _outcome(experiment, model, errand.source, errand.target, errand.round, errand.client)
 
 
-@functools.lru_cache(maxsize=1)
-def _rebuilt(config_text: str) -> tuple["Experiment", nn.Module]:
-    from fedsim.config import build
-    from fedsim.config.compose import parse_text  # which builds experiments, and so needs this module
+def _attack_model(experiment: "Experiment") -> nn.Module:
+    """Return the attack's own model, which holds what was sent: alike in a replay."""
+    return copy.deepcopy(experiment.model).to(experiment.device)
 
-    experiment = build.experiment(parse_text(config_text))
-    return experiment, copy.deepcopy(experiment.model).to(experiment.device)
+
+@functools.lru_cache(maxsize=1)
+def _errands_model(experiment: "Experiment") -> nn.Module:
+    """Return it for a process that gets the same experiment with every errand."""
+    return _attack_model(experiment)
 
 
 def _outcome(
     experiment: "Experiment", model: nn.Module, source: RunFolder, target: RunFolder, round: int, client: int
 ) -> Outcome:
     try:
-        seen = source.observation(round, client)
-        fitted(experiment.model, seen)  # a foreign model's buffers, which the evaluator needs too
-        observation = _as_known(experiment, fitted(model, seen))
+        seen = _as_known(experiment, source.observation(round, client))
+        observation = fitted(experiment.model, seen)  # the evaluator needs a foreign model's buffers, too
     except FedsimError as error:  # a file that cannot be read, or not by this model
         log.warning("round %d, client %d: %s", round, client, error)
         unread = Fault(round=round, client=client, reason=str(error))
         return Outcome(rows=[fault_row(unread, experiment.attack_name)], fault=unread)
-    load_weights(model, observation.sent)
     size = _size_row(experiment, observation)
     try:
         kept = target.guess(round, client, whole=True)  # of a resumed run
-        found = kept or _attack(experiment, model, observation)
+        found = kept or attack_one(experiment.attack, model, experiment.task, seen)
     except Interrupted as stop:
         target.keep_guess(round, client, stop.guess, partial=True)
         rows = _scores(experiment, source, target, observation, stop.guess)
         return Outcome(rows=rows, interrupted=stop)
     if isinstance(found, Fault):
+        log.warning("round %d, client %d: %s", round, client, found.reason)
         return Outcome(rows=[fault_row(found, experiment.attack_name), *size], fault=found)
     if kept is None:
         target.keep_guess(round, client, found)
@@ -161,17 +158,6 @@ def _as_known(experiment: "Experiment", observation: Observation) -> Observation
         zeros=any(defense.known(one_reply).zeros for defense in experiment.defenses),
     )
     return dataclasses.replace(observation, defense=told)
-
-
-def _attack(experiment: "Experiment", model: nn.Module, observation: Observation) -> Reconstruction | Fault:
-    try:
-        return experiment.attack.run(model, experiment.task, [observation])
-    except Exception as error:
-        log.debug("attack failed:\n%s", traceback.format_exc())
-        reason = f"the attack failed: {in_words(error)}"
-        log.warning("round %d, client %d: %s", observation.round, observation.client, reason)
-        kind = Refusal if isinstance(error, FedsimError) else Fault
-        return kind(round=observation.round, client=observation.client, reason=reason)
 
 
 def _scores(

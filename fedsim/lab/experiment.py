@@ -17,9 +17,10 @@ from fedsim.core.federation import Federation
 from fedsim.core.interfaces import Attack, Audit, Defense, Metric
 from fedsim.core.types import Task, Verdict
 from fedsim.data.images import Images
-from fedsim.flower.client import ClientSetup, client_app
+from fedsim.flower.client import client_app
 from fedsim.flower.engines.engine import Apps, Engine
-from fedsim.flower.server import ServerSetup, server_app
+from fedsim.flower.server import server_app
+from fedsim.flower.setups import ClientSetup, ServerSetup
 from fedsim.flower.states import ClientStates
 from fedsim.lab.assess import FAULT, assess, fault_row
 from fedsim.lab.record import recorded
@@ -37,6 +38,7 @@ class Experiment:
     seed: int
     config_text: str
     prepare_clients: Callable[[Path], Callable[[], ClientSetup]]
+    rebuild: Callable[[], "Experiment"]  # the same, in another process; it travels
     task: Task
     test: Images
     model: nn.Module

@@ -1,6 +1,7 @@
 """Attacks in several processes: the same scores, the same words, and none that outlives the run."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -20,6 +21,15 @@ def same(left: RunFolder, right: RunFolder) -> None:
     assert left.guessed() == right.guessed()
     for place in left.guessed():
         assert left.guess(*place).images.equal(right.guess(*place).images)
+
+
+def test_another_process_builds_the_experiment_again_and_once(small) -> None:
+    experiment = small("attack=bias_corrected", "federation.rounds=1")
+    travelled = pickle.loads(pickle.dumps(experiment.rebuild))  # as on its way to a process
+    rebuilt = travelled()
+    assert rebuilt.config_text == experiment.config_text
+    assert type(rebuilt.attack) is type(experiment.attack)
+    assert pickle.loads(pickle.dumps(experiment.rebuild))() is rebuilt  # with every errand
 
 
 @pytest.mark.slow

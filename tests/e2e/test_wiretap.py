@@ -153,7 +153,7 @@ def test_flowers_privacy_wrappers_go_around_a_wiretap_and_inside_one(tmp_path, k
     assert outer.clipping_norm == outer._wrapped.clipping_norm
     assert repr(outer).startswith("Wiretap(Differential Privacy")
     named = Wiretap(wrap(FedAvg(weighted_by_key="weight")), tmp_path / "named")
-    assert named._listener.examples_key == "weight"
+    assert named._listener.dialect.num_examples[0] == "weight"
 
 
 def test_accounted_privacy_takes_a_tapped_fedavg_for_one(tmp_path) -> None:
@@ -354,6 +354,8 @@ def test_mistakes_in_a_wiretap_are_named_before_training(tmp_path) -> None:
         ({"every": 0}, "every: expected a whole number of at least 1, got 0"),
         ({"replies": "letters"}, "replies: expected weights, update or gradient"),
         ({"batch_norm": "off"}, "batch_norm: expected eval or train"),
+        ({"learning_rate": -1.0}, "learning_rate: expected a number from 0 to 1e.30, got -1.0"),
+        ({"local_steps": 2.5}, "local_steps: expected a whole number from 1 to .*, got 2.5"),
     ):
         with pytest.raises(FedsimError, match=words):
             Wiretap(FedAvg(), tmp_path / "tap", **named)

@@ -28,7 +28,7 @@ from fedsim.config import build
 from fedsim.core.errors import FedsimError
 from fedsim.core.training import batch_gradient
 from fedsim.core.types import Observation, Task
-from fedsim.flower.client import local_round
+from fedsim.flower.local_round import local_round
 from fedsim.models.batch_norm import set_batch_norm
 from fedsim.models.convnet import convnet
 from fedsim.models.mlp import mlp
@@ -159,16 +159,17 @@ def test_the_private_batches_explain_an_update(steps: int, small, tmp_path: Path
     experiment = small(*rules, "model=mlp", "model.width=9")
     setup = build.prepare_clients(experiment.config_text, tmp_path)()
     sent = {name: p.detach().clone() for name, p in setup.model.named_parameters()}
-    reply, truth, told = local_round(setup, sent, 1, 0)
+    done = local_round(setup, sent, 1, 0)
+    truth, disclosed = done.truth, done.disclosed
     seen = Observation(
         round=1,
         client=0,
         sent=sent,
-        received=reply,
+        received=done.claim.update,
         kind="update",
-        learning_rate=told["learning_rate"],
+        learning_rate=disclosed["learning_rate"],
         local_steps=steps,
-        num_examples=told["num_examples"],
+        num_examples=disclosed["num_examples"],
     )
     made = attack(labels=Given(labels=truth.labels.tolist()), double=True)
     fixed = dataclasses.replace(made.labels.fixed(setup.model, experiment.task, [seen]), labels=truth.labels)

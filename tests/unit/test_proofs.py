@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import CentralTraining
 from fedsim.core.randomness import generator
-from fedsim.core.training import Batch, batch_digest, sgd_step, train_steps, weights_of
+from fedsim.core.training import Batch, LocalWork, batch_digest, honest, sgd_step, weights_of
 from fedsim.core.types import Task, Verdict
 from fedsim.data.synthetic import synthetic
 from fedsim.defenses.integrity.proof import ledger
@@ -204,10 +204,22 @@ def forged(
     batch_of: Callable[[Batch], Batch], training: CentralTraining
 ) -> tuple[bytes, Callable[..., list[Batch]]]:
     """Train on what is no data, and prove it without a flaw."""
-    model, own = fresh(0), [batch_at(training, central_indices(training, step)) for step in range(12)]
-    used = [batch_of(batch) for batch in own]
-    indices = tuple(tuple(central_indices(training, step).tolist()) for step in range(12))
-    trace = train_steps(model, weights_of(model), used, indices, learning_rate=0.1, every=1)
+    model = fresh(0)
+    work = LocalWork(
+        round=1,
+        client=0,
+        model=model,
+        sent=weights_of(model),
+        steps=12,
+        learning_rate=0.1,
+        every=1,
+        indices=lambda step: central_indices(training, step),
+        batch=lambda indices: batch_of(batch_at(training, indices)),
+        task=training.task,
+        owned=torch.arange(len(training.train.labels)),
+        generator=torch.Generator(),
+    )
+    trace, used = honest(work).trace, work.own_batches()
     sealed = seal(to_bytes(proof_of(trace, subject="forged", initial="random")), SIGNER, READER.public_key())
     return sealed, lambda steps, _: [used[step] for step in steps]
 

@@ -4,22 +4,18 @@ from collections.abc import Sequence
 
 import torch
 
-from fedsim.core.training import Batch, Claim, LocalWork, Trace, batch_digest, claim_of
+from fedsim.core.training import Batch, Claim, LocalWork, trace_of
 from fedsim.core.types import Weights
 
 
 def claimed(work: LocalWork, every_step: Sequence[Weights], batches: Sequence[Batch]) -> Claim:
     """Claim that these weights, one before each step and one at the end, came of these batches."""
     last = len(every_step) - 1
-    places = [*range(0, last, work.every), last]
-    trace = Trace(
-        checkpoints=tuple(every_step[place] for place in places),
-        every=work.every,
-        learning_rate=work.learning_rate,
-        indices=work.own_indices(),
-        digests=tuple(batch_digest(batch) for batch in batches),
-    )
-    return claim_of(work.sent, trace, batches)
+    update = {name: every_step[last][name] - sent for name, sent in work.sent.items()}
+    if work.every is None:
+        return Claim(update=update, batches=tuple(batches))
+    shown = [every_step[step] for step in (*range(0, last, work.every), last)]
+    return Claim(update=update, batches=tuple(batches), trace=trace_of(work, shown, batches))
 
 
 def moved(weights: Weights, towards: Weights, share: float) -> Weights:

@@ -7,10 +7,11 @@ Caught by: any recomputed step, where it names its own data. Where it shows what
     accepted: a proof says that this data was trained on, not that the data is good.
 """
 
-from fedsim.attacks.integrity.spoofing.fabricate import claimed
+from dataclasses import replace
+
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Behaviour
-from fedsim.core.training import Batch, Claim, LocalWork, train_steps
+from fedsim.core.training import Batch, Claim, LocalWork, honest, trace_of
 
 
 class WrongData(Behaviour):
@@ -27,8 +28,12 @@ class WrongData(Behaviour):
 
     def train(self, work: LocalWork) -> Claim:
         """Train on flipped labels."""
-        own = work.own_batches()
-        used = [Batch(images=b.images, labels=(b.labels + 1) % work.task.num_classes) for b in own]
+
+        def flipped(batch: Batch) -> Batch:
+            return replace(batch, labels=(batch.labels + 1) % work.task.num_classes)
+
         rate = work.learning_rate * self.strength
-        trace = train_steps(work.model, work.sent, used, work.own_indices(), learning_rate=rate, every=1)
-        return claimed(work, trace.checkpoints, used if self.shows == "used" else own)
+        done = honest(replace(work, learning_rate=rate, on_batch=lambda step, batch: flipped(batch)))
+        shown = tuple(map(flipped, done.batches)) if self.shows == "used" else done.batches
+        trace = done.trace and trace_of(work, done.trace.checkpoints, shown)
+        return replace(done, batches=shown, trace=trace)

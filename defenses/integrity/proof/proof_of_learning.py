@@ -74,6 +74,7 @@ class ProofOfLearning(Audit):
 
     def prove(self, claim: Claim, *, seed: int, round: int, client: int) -> bytes:
         """Seal the claimed trace with the client's key, for the server's eyes."""
+        assert claim.trace is not None  # an audit has every client record its way
         proof = proof_of(claim.trace, subject=f"client {client}, round {round}", round=round, client=client)
         return seal(to_bytes(proof), signing_key(seed, client), reading_key(seed).public_key())
 

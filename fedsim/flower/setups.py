@@ -1,0 +1,73 @@
+"""What the two sides of a federation work with."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from fedsim.core.federation import Federation
+from fedsim.core.interfaces import Attack, Audit, Behaviour, Defense
+from fedsim.core.types import Fault, Observation, RoundResult, Task, Verdict, Weights
+from fedsim.data.images import Images
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClientSetup:
+    """What a client works with. One object serves all clients of a process."""
+
+    model: nn.Module  # on its device
+    train: Images
+    shares: tuple[Tensor, ...]  # indices of the images that each client owns
+    federation: Federation
+    defenses: tuple[Defense, ...]
+    behaviours: tuple[Behaviour, ...]  # of every client; empty: all are honest
+    audit: Audit | None
+    task: Task
+    seed: int
+    device: str
+    threads: int
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether a client's reply depends on its earlier ones."""
+        proves_lies = self.audit is not None and bool(self.behaviours)
+        return proves_lies or any(defense.keeps_rest for defense in self.defenses)
+
+    def behaviour(self, client: int) -> Behaviour:
+        """Return how a client behaves."""
+        return self.behaviours[client] if self.behaviours else Behaviour()
+
+    @functools.cached_property
+    def owners(self) -> Tensor:
+        """The client that owns each image; -1: nobody."""
+        owners = torch.full((len(self.train.labels),), -1)
+        for client, share in enumerate(self.shares):
+            owners[share] = client
+        return owners
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServerSetup:
+    """What the server works with, and where its findings go as they come."""
+
+    model: nn.Module
+    task: Task
+    test: Images
+    federation: Federation
+    attack: Attack
+    audit: Audit | None
+    folder: Path  # where an audit may keep proofs
+    sums_replies: bool  # secure aggregation: only the sum over a round's clients can be observed
+    first_scale: float  # the largest weight of the first model
+    seed: int
+    device: str
+    threads: int
+    keep_observation: Callable[[Observation], None]
+    keep_fault: Callable[[Fault], None]
+    keep_round: Callable[[RoundResult], None]
+    keep_verdict: Callable[[Verdict], None]
+    keep_weights: Callable[[Weights, int], None]
+    done: int = 0  # rounds that were played before; the model holds the weights after them

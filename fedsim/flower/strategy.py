@@ -1,0 +1,176 @@
+"""FedSGD and FedAvg as a Flower strategy with a malicious server's two hooks: what is sent, what is seen."""
+
+import copy
+import dataclasses
+import functools
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from torch import nn
+
+from fedsim.core.errors import FedsimError, in_words, shortened
+from fedsim.core.types import ALL, Fault, Observation, Weights, reply_problem
+from fedsim.flower.auditing import passes
+from fedsim.flower.averaging import RunningMean, sum_of
+from fedsim.flower.nodes import addressed_to
+from fedsim.flower.observations import Dialect, Question, observation_of
+from fedsim.flower.overflow import Guard, honest_gradient
+from fedsim.flower.records import decode, encode
+from fedsim.flower.setups import ServerSetup
+from fedsim.models.batch_norm import set_batch_norm
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class ObservingStrategy(Strategy):
+    """Broadcasts what the attack makes of the weights; checks, observes and averages the replies."""
+
+    setup: ServerSetup
+    nodes: dict[int, int]  # Flower node id -> client number
+    _sent: Weights = field(default_factory=dict)
+    _asked: Sequence[int] = ()
+    _grid: Grid | None = None
+
+    @functools.cached_property
+    def _guard(self) -> Guard:
+        def probe(weights: Weights) -> Weights:
+            return honest_gradient(self._own_model, self.setup.test, weights)
+
+        return Guard(probe=None if self.setup.attack.crafts() else probe, first=self.setup.first_scale)
+
+    @functools.cached_property
+    def _own_model(self) -> nn.Module:
+        """A model to compute with, in the mode that clients train in."""
+        model = copy.deepcopy(self.setup.model)
+        set_batch_norm(model, self.setup.federation.batch_norm)
+        return model
+
+    @functools.cached_property
+    def _dialect(self) -> Dialect:
+        rules = self.setup.federation
+        return Dialect(
+            replies=rules.reply_kind,
+            batch_norm=rules.batch_norm,
+            strict=True,
+            disclosed="disclosed",
+            size="size",
+            class_counts=("class_counts",),
+            num_classes=self.setup.task.num_classes,
+            required=("num_examples",) if "num_examples" in rules.disclose else (),
+        )
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Send this round's participants what the attack made of the global weights."""
+        server_round += self.setup.done
+        attack, broadcast = self.setup.attack, arrays
+        self._sent = decode(arrays)
+        if attack.crafts():
+            own = {name: weight.clone() for name, weight in self._sent.items()}
+            crafted = attack.craft(self.setup.model, self.setup.task, server_round, own)
+            if problem := reply_problem(crafted, self._sent):
+                raise FedsimError(f"{type(attack).__name__}.craft changed the model's form: {problem}")
+            self._sent, broadcast = crafted, encode(crafted)
+        self._guard.begin(self._sent)
+        self._grid = grid
+        self._asked = self.setup.federation.participants(self.setup.seed, server_round)
+        node_of = {client: node for node, client in self.nodes.items()}
+        return [
+            Message(
+                RecordDict({"arrays": broadcast, "you": addressed_to(client)}),
+                node_of[client],
+                MessageType.TRAIN,
+                group_id=str(server_round),
+            )
+            for client in self._asked
+        ]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord, MetricRecord | None]:
+        """Check, observe and average the replies as they come; a bad one is reported and left out."""
+        server_round += self.setup.done
+        rules, faults, mean = self.setup.federation, list[Fault](), RunningMean()
+        summed = list[Observation]()
+        for client, reply in self._in_order(replies):
+            try:
+                if reply is None:
+                    raise FedsimError(f"no reply within {rules.timeout:g} s")
+                observation = self._observe(server_round, client, reply)
+            except Exception as error:  # whatever is wrong with a reply is its sender's fault, nobody else's
+                reason = shortened(in_words(error))
+                faults.append(Fault(round=server_round, client=client, reason=reason))
+                log.warning("round %d, client %d: %s; left out", server_round, client, reason)
+                self.setup.keep_fault(faults[-1])
+                continue
+            mean.add(observation.received, self._weight(observation, reply))
+            if self.setup.sums_replies:
+                summed.append(dataclasses.replace(observation, received=self._sent))  # it never saw this one
+            elif rules.attacks(server_round, client):
+                self.setup.keep_observation(observation)
+        if not mean.weight and mean.sum:  # all were rejected: nothing is learnt this round
+            return encode(self._sent), None
+        if not mean.weight:
+            raise FedsimError(
+                f"round {server_round}: none of {len(faults)} clients gave a valid reply; the first, "
+                f"client {faults[0].client}: {faults[0].reason}. Remedy: mend that, or lower the learning "
+                "rate if tensors became NaN. Earlier rounds are kept in the run folder."
+            )
+        if summed and rules.attacks(server_round, ALL):
+            self.setup.keep_observation(sum_of(summed, mean.mean()))
+        step = rules.server_step / mean.weight
+        return encode({name: sent.add(mean.sum[name], alpha=step) for name, sent in self._sent.items()}), None
+
+    def _in_order(self, replies: Iterable[Message]) -> Iterator[tuple[int, Message | None]]:
+        """Yield every asked client with its reply, or None, by rising number and as early as possible.
+
+        The order of a sum changes its last bits, so this is what makes engines agree.
+        """
+        early: dict[int, Message] = {}
+        waiting = list(reversed(self._asked))
+        for reply in replies:
+            if (sender := self.nodes.get(reply.metadata.src_node_id)) is None:
+                continue  # Flower's own word that a reply was lost
+            early[sender] = reply
+            while waiting and waiting[-1] in early:
+                client = waiting.pop()
+                yield client, early.pop(client)
+        for client in reversed(waiting):
+            yield client, early.get(client)
+
+    def _observe(self, round: int, client: int, reply: Message) -> Observation:
+        """Read a reply; refuse one that would overflow the mean, or wreck the model for honest clients."""
+        question = Question(sent=self._sent, exact=self._sent)
+        observation = observation_of(reply, question, self._dialect, round=round, client=client)
+        share = float(observation.num_examples or 1) * len(self._asked)
+        step = self.setup.federation.server_step
+        self._guard.check(observation.received, round, client, share=share, step=step)
+        return observation
+
+    def _weight(self, observation: Observation, reply: Message) -> float:
+        """Return a reply's weight in the mean: its examples, if an audit has no objection."""
+        weight, audit = float(observation.num_examples or 1), self.setup.audit
+        if audit is None:
+            return weight
+        assert self._grid is not None
+        accepted = passes(self.setup, audit, self._own_model, self._grid, observation, reply)
+        return weight if accepted else weight * audit.rejected_weight
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask nobody: the server tests the model itself."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Nothing to aggregate."""
+        return None
+
+    def summary(self) -> None:
+        """Say nothing: the run folder tells it all."""
