@@ -228,8 +228,6 @@ def _report(arguments: Sequence[str]) -> None:
         folder = Path(name)
         if (folder / "config.yaml").is_file():
             print(write_report(RunFolder(folder)))
-        elif (folder / "forgeries.csv").is_file():
-            raise FedsimError(f"{folder} holds a forging game: its report.html was written when it ended")
         elif runs := run_folders(folder):
             for run in runs:
                 write_report(RunFolder(run))
@@ -284,6 +282,10 @@ def _resume(arguments: Sequence[str]) -> None:
         raise FedsimError(
             f"{folder.path}: another Flower app's run, kept by a Wiretap. Remedy: fedsim replay."
         )
+    if folder.kind not in ("run", "replay"):
+        raise FedsimError(
+            f"{folder.path}: expected a run or a replay, got a {folder.kind}. Remedy: play it again."
+        )
     config = build.parse_text(folder.config_text())
     check_trusted(config, (), allowed)
     if folder.status is not Status.COMPLETE:
@@ -324,11 +326,10 @@ def _compare(arguments: Sequence[str]) -> None:
 
 def _prove(arguments: Sequence[str]) -> None:
     from fedsim.config import build
-    from fedsim.storage.folder import Storage
+    from fedsim.integrity.prove import prove
 
-    audit, training, config = _central(arguments)
-    path = audit.prove_training(training)
-    Storage(path.parent).write_text("proof.yaml", build.as_text(config))  # what to verify it with
+    audit, training, config, folder = _central(arguments)
+    path = prove(training, audit.every, folder, name=config.name, config_text=build.as_text(config))
     print(f"proof: {path.stat().st_size:,} bytes")
     print(path.resolve())
 
@@ -336,13 +337,16 @@ def _prove(arguments: Sequence[str]) -> None:
 def _verify(arguments: Sequence[str]) -> None:
     if not arguments or "=" in arguments[0]:
         raise FedsimError("expected a proof first: fedsim verify PROOF data=... model=... proof.keys=DIR")
+    from fedsim.integrity.verify import verify_file
+    from fedsim.storage.ledger import check_run
+
     try:
-        audit, training, _ = _central(arguments[1:])
-        if Path(arguments[0]).is_dir():
-            number, problem = audit.check_records(Path(arguments[0]))
+        if (path := Path(arguments[0])).is_dir():
+            number, problem = check_run(path)
             print(f"changed: {problem}" if problem else f"unchanged: {number} proofs, as in the ledger")
             sys.exit(1 if problem else 0)
-        verdict = audit.verify_file(Path(arguments[0]), training)
+        audit, training, *_ = _central(arguments[1:])
+        verdict = verify_file(path, training, audit)
     except FedsimError as error:
         _complain(error)
         sys.exit(3)  # neither accepted nor rejected
@@ -356,68 +360,47 @@ def _verify(arguments: Sequence[str]) -> None:
 
 
 def _calibrate(arguments: Sequence[str]) -> None:
-    from dataclasses import asdict
+    from fedsim.config import build
+    from fedsim.integrity.calibrate import calibrate
+    from fedsim.report.calibration import print_findings
 
-    from rich.console import Console
-    from rich.table import Table
-
-    from fedsim.storage.files import csv_text
-    from fedsim.storage.folder import Storage
-
-    audit, training, _ = _central(arguments)
-    findings = [asdict(finding) for finding in audit.calibrate(training)]
-    table = Table(*findings[0])
-    for finding in findings:
-        table.add_row(*(f"{v:.3g}" if isinstance(v, float) else str(v) for v in finding.values()))
-    Console(width=100).print(table)
-    lines = [list(findings[0]), *([str(value) for value in finding.values()] for finding in findings)]
-    Storage(training.folder).write_text("calibration.csv", csv_text(lines))
-    print((training.folder / "calibration.csv").resolve())
+    audit, training, config, folder = _central(arguments)
+    text = build.as_text(config)
+    print_findings(calibrate(training, audit.how.distance, folder, name=config.name, config_text=text))
+    print((folder.path / "calibration.csv").resolve())
 
 
 def _forge(arguments: Sequence[str]) -> None:
     if {"-h", "--help"} & set(arguments):
         print(HELP, end="")
         return
-    import torch
-
     from fedsim.config import build
-    from fedsim.integrity.forge import Move, play
-    from fedsim.report.forging import print_moves, refutation, write_forging
-    from fedsim.storage.folder import Storage
+    from fedsim.integrity.games import play_games
+    from fedsim.report.forging_table import print_moves, refutation
+    from fedsim.storage.runfolder import RunFolder
 
     overrides = [argument for argument in arguments if argument not in ("-m", "--multirun")]
     named = {override.partition("=")[0] for override in overrides}
     chosen = [] if "audit" in named else ["audit=proof_of_learning"]
     chosen += [] if named & {"forgery", "experiment"} else ["forgery=[greedy,nearest]"]
-    folder, configs = build.games([*chosen, "name=forging", *overrides], len(overrides) < len(arguments))
-    if (folder / "forgeries.csv").exists():
-        raise FedsimError(f"{folder} holds a game already. Remedy: another hydra.run.dir.")
-    games = [(config.threads, build.forging_game(config, folder, name)) for name, config in configs]
-    texts = [f"# {name or 'the game'}\n{build.as_text(config)}" for name, config in configs]
-    Storage(folder).write_text("forge.yaml", "---\n".join(texts))
-    moves = list[Move]()
-    try:
-        for threads, game in games:
-            torch.set_num_threads(threads)
-            moves.extend(play(game))
-    finally:  # an interrupted game shows what it has
-        if moves:
-            report = write_forging(moves, folder)
+    path, configs = build.games([*chosen, "name=forging", *overrides], len(overrides) < len(arguments))
+    games = [build.forging_game(config, name) for name, config in configs]
+    name, text = str(configs[0][1].name), build.games_text(configs)
+    moves = play_games(games, RunFolder(path), name=name, config_text=text)
     print_moves(moves)
-    for name, config in configs:
-        if config.forge.examples is not None:
-            print(refutation([move for move in moves if move.game == name], list(config.forge.examples)))
-    print(f"report: {report.resolve()}")
-    print(folder.resolve())
+    for game in games:
+        if game.rules.examples is not None:
+            print(refutation([move for move in moves if move.game == game.name], game.rules.examples))
+    print(f"report: {(path / 'report.html').resolve()}")
+    print(path.resolve())
 
 
 def _keys(arguments: Sequence[str]) -> None:
-    if len(arguments) != 1 or "=" in arguments[0]:
-        raise FedsimError("expected a folder: fedsim keys DIR")
-    from fedsim.config import build
+    if len(arguments) != 1 or "=" in arguments[0] or arguments[0].startswith("-"):
+        raise FedsimError(f"expected a folder, got {' '.join(arguments)!r}. Usage: fedsim keys DIR")
+    from fedsim.integrity.keys import make_keys
 
-    build.auditor(build.compose(["audit=proof_of_learning", "name=keys"])).make_keys(Path(arguments[0]))
+    make_keys(Path(arguments[0]))
     print("each keeps its .secret and gives its .public to the other")
     print(Path(arguments[0]).resolve())
 
@@ -427,12 +410,13 @@ def _central(arguments: Sequence[str]) -> Any:
     import torch
 
     from fedsim.config import build
+    from fedsim.storage.runfolder import RunFolder
 
     chosen = [] if any(a.startswith("audit=") for a in arguments) else ["audit=proof_of_learning"]
-    config, folder = build.compose_with_folder([*chosen, "name=proof", *arguments])
-    audit, training = build.central_training(config, folder)
+    config, path = build.compose_with_folder([*chosen, "name=proof", *arguments])
+    audit, training = build.central_training(config)
     torch.set_num_threads(config.threads)
-    return audit, training, config
+    return audit, training, config, RunFolder(path)
 
 
 def _announce(folder: "RunFolder", last_line: bool) -> None:

@@ -23,14 +23,16 @@ from fedsim.config.checks import check_forge, check_proof, check_public_images, 
 from fedsim.config.instances import instance, members, of_type
 from fedsim.core.errors import FedsimError
 from fedsim.core.federation import Federation, round_half_up
-from fedsim.core.interfaces import Attack, Audit, Behaviour, CentralTraining, Defense, Forgery, Metric
+from fedsim.core.interfaces import Attack, Audit, Behaviour, Defense, Forgery, Metric
 from fedsim.core.randomness import derived_seed, generator
 from fedsim.core.types import Task
 from fedsim.data.images import Dataset
 from fedsim.data.partition import partition
+from fedsim.defenses.integrity.proof.proof_of_learning import ProofOfLearning
 from fedsim.flower.client import ClientSetup
 from fedsim.flower.overflow import largest_entry
 from fedsim.integrity.forge import Game, Rules
+from fedsim.integrity.training import CentralTraining
 from fedsim.lab.experiment import Experiment
 from fedsim.models.batch_norm import set_batch_norm
 from fedsim.storage.files import read_tensors
@@ -91,6 +93,13 @@ def games(overrides: Sequence[str], sweep: bool) -> tuple[Path, list[tuple[str, 
     values = [[f"{o.get_key_element()}={v}" for v in o.sweep_string_iterator()] for o in swept]
     combinations = [(", ".join(chosen), compose([*plain_ones, *chosen])) for chosen in product(*values)]
     return Path(first.hydra.run.dir), combinations
+
+
+def games_text(configs: Sequence[tuple[str, DictConfig]]) -> str:
+    """Return the settings of a game, or of several by their names."""
+    if len(configs) == 1:
+        return as_text(configs[0][1])
+    return as_text(OmegaConf.create({"games": dict(configs)}))
 
 
 def parsed(overrides: Sequence[str]) -> list[Override]:
@@ -183,7 +192,7 @@ def _experiment(config: DictConfig) -> Experiment:
     )
 
 
-def central_training(config: DictConfig, folder: Path) -> tuple[Audit, CentralTraining]:
+def central_training(config: DictConfig) -> tuple[ProofOfLearning, CentralTraining]:
     """Build what `prove`, `verify` and `calibrate` work with."""
     check_top_level(config)
     check_proof(config)
@@ -203,7 +212,6 @@ def central_training(config: DictConfig, folder: Path) -> tuple[Audit, CentralTr
         seed=config.seed,
         keys=None if proof["keys"] is None else Path(proof["keys"]),
         threads=config.threads,
-        folder=folder,
         study=tuple(proof.study),
         intervals=tuple(proof.intervals),
         batch_sizes=tuple(proof.batch_sizes),
@@ -211,9 +219,9 @@ def central_training(config: DictConfig, folder: Path) -> tuple[Audit, CentralTr
     return auditor(config), training
 
 
-def forging_game(config: DictConfig, folder: Path, name: str) -> Game:
-    """Build what `fedsim forge` plays."""
-    audit, training = central_training(config, folder)
+def forging_game(config: DictConfig, name: str = "") -> Game:
+    """Build what `fedsim forge` plays; name: what distinguishes it from other games beside it."""
+    audit, training = central_training(config)
     check_forge(config)
     data, forge = _dataset(OmegaConf.to_yaml(config.data)), config.forge
     forgeries = dict(zip(config.forgery, members(config.forgery, Forgery, "forgery"), strict=True))
@@ -229,16 +237,20 @@ def forging_game(config: DictConfig, folder: Path, name: str) -> Game:
         delta=forge.delta,
     )
     return Game(
-        name=name, training=training, audit=audit, forgeries=forgeries, reference=data.test, rules=rules
+        name=name,
+        training=training,
+        domain=audit.how.domain,
+        forgeries=forgeries,
+        reference=data.test,
+        rules=rules,
     )
 
 
-def auditor(config: DictConfig) -> Audit:
-    """Build the audit by itself."""
-    audit = of_type(instance(config.audit, "audit"), Audit, "audit")
-    if not audit.wanted:
+def auditor(config: DictConfig) -> ProofOfLearning:
+    """Build the verifier of trainings outside of a federation."""
+    if (audit := instance(config.audit, "audit")) is None:
         raise FedsimError("audit=none proves nothing. Remedy: audit=proof_of_learning.")
-    return audit
+    return of_type(audit, ProofOfLearning, "audit")
 
 
 def prepare_clients(config_text: str, folder: Path) -> Callable[[], ClientSetup]:
@@ -257,7 +269,7 @@ def prepare_clients(config_text: str, folder: Path) -> Callable[[], ClientSetup]
         seed=config.seed,
     )
     fewest = min(len(share) for share in shares)
-    if config.choices.get("audit", "none") != "none" and fewest < rules.batch_size:
+    if instance(config.audit, "audit") is not None and fewest < rules.batch_size:
         raise FedsimError(
             f"audit: a client owns {fewest} images, and a proof is of batches of {rules.batch_size}. "
             "Remedy: a smaller federation.batch_size, fewer clients, or federation.partition=iid."
@@ -353,10 +365,10 @@ def _by_the_rules(config: DictConfig, defenses: Sequence[Defense]) -> tuple[Dict
 
 
 def _audit(config: DictConfig, rules: Federation, defenses: Sequence[Defense]) -> Audit | None:
-    """Build the audit, and refuse federations whose replies a trace cannot explain."""
-    audit = of_type(instance(config.audit, "audit"), Audit, "audit")
-    if not audit.wanted:
+    """Build the audit, if there is one, and refuse federations whose replies a trace cannot explain."""
+    if (built := instance(config.audit, "audit")) is None:
         return None
+    audit = of_type(built, Audit, "audit")
     if rules.mode != "fedavg" or defenses:
         raise FedsimError(
             "audit: a trace of plain local steps must end in the update that is sent. "

@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -47,7 +46,6 @@ class ServerSetup:
     federation: Federation
     attack: Attack
     audit: Audit | None
-    folder: Path  # where an audit may keep proofs
     sums_replies: bool  # secure aggregation: only the sum over a round's clients can be observed
     first_scale: float  # the largest weight of the first model
     seed: int
@@ -57,6 +55,7 @@ class ServerSetup:
     keep_fault: Callable[[Fault], None]
     keep_round: Callable[[RoundResult], None]
     keep_verdict: Callable[[Verdict], None]
+    keep_proof: Callable[[int, int, bytes], None]  # of a round and a client, as it came in
     keep_weights: Callable[[Weights, int], None]
     done: int = 0  # rounds that were played before; the model holds the weights after them
 
@@ -233,12 +232,15 @@ class ObservingStrategy(Strategy):
         """Have the audit judge a reply before it counts."""
         assert reply is not None
         proof = reply.content.get("proof")
-        sealed = proof.get("sealed") if isinstance(proof, ConfigRecord) else None
+        sent = proof.get("sealed") if isinstance(proof, ConfigRecord) else None
+        sealed = sent if isinstance(sent, bytes) else b""
+        if audit.keep:
+            self.setup.keep_proof(observation.round, observation.client, sealed)
         verdict = audit.examine(
             Submission(
                 round=observation.round,
                 client=observation.client,
-                proof=sealed if isinstance(sealed, bytes) else b"",
+                proof=sealed,
                 model=self._verifier(),
                 sent=self._sent,
                 received=observation.received,
@@ -249,7 +251,6 @@ class ObservingStrategy(Strategy):
                 learning_rate=self.setup.federation.local_lr,
                 reveal=lambda steps: self._reveal(reply.metadata.src_node_id, steps),
                 seed=self.setup.seed,
-                folder=self.setup.folder,
             )
         )
         self.setup.keep_verdict(verdict)
