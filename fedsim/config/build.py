@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import yaml
@@ -28,7 +29,6 @@ from fedsim.core.randomness import derived_seed, generator
 from fedsim.core.types import Task
 from fedsim.data.images import Dataset
 from fedsim.data.partition import partition
-from fedsim.defenses.integrity.proof.proof_of_learning import ProofOfLearning
 from fedsim.flower.client import ClientSetup
 from fedsim.flower.overflow import largest_entry
 from fedsim.integrity.forge import Game, Rules
@@ -38,6 +38,9 @@ from fedsim.models.batch_norm import set_batch_norm
 from fedsim.storage.files import read_tensors
 from fedsim.storage.folder import Storage
 from fedsim.storage.runfolder import PARTITION_FILE
+
+if TYPE_CHECKING:
+    from fedsim.defenses.integrity.proof.proof_of_learning import ProofOfLearning
 
 
 def compose(overrides: Sequence[str] = ()) -> DictConfig:
@@ -192,7 +195,7 @@ def _experiment(config: DictConfig) -> Experiment:
     )
 
 
-def central_training(config: DictConfig) -> tuple[ProofOfLearning, CentralTraining]:
+def central_training(config: DictConfig) -> tuple["ProofOfLearning", CentralTraining]:
     """Build what `prove`, `verify` and `calibrate` work with."""
     check_top_level(config)
     check_proof(config)
@@ -246,8 +249,10 @@ def forging_game(config: DictConfig, name: str = "") -> Game:
     )
 
 
-def auditor(config: DictConfig) -> ProofOfLearning:
+def auditor(config: DictConfig) -> "ProofOfLearning":
     """Build the verifier of trainings outside of a federation."""
+    from fedsim.defenses.integrity.proof.proof_of_learning import ProofOfLearning  # scipy: not in every run
+
     if (audit := instance(config.audit, "audit")) is None:
         raise FedsimError("audit=none proves nothing. Remedy: audit=proof_of_learning.")
     return of_type(audit, ProofOfLearning, "audit")
