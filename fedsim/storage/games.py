@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 
 from torch import Tensor
 
+from fedsim.core.errors import printable
 from fedsim.core.training import Batch
 from fedsim.storage.files import as_file_name, reading
 from fedsim.storage.folder import Storage
@@ -95,5 +96,5 @@ def batches_of(storage: Storage, row: MoveRow) -> MoveBatches | None:
 
 def batches_file(row: MoveRow) -> str:
     """Return where the first batches of a move's forgery are."""
-    plain = re.sub(r"[^\w.=-]+", "_", row.name)
+    plain = re.sub(r"[^\w.=-]+", "_", printable(row.name))  # as it is read from the table again
     return f"batches/{as_file_name(plain)}.safetensors"
