@@ -11,20 +11,22 @@ from pathlib import Path
 import torch
 
 from fedsim.attacks.integrity.spoofing.inverse_gradient import SOLVERS, invert_step
-from fedsim.config import build
+from fedsim.config import build_central
 from fedsim.config.compose import compose
-from fedsim.core.interfaces import CentralTraining
 from fedsim.core.training import load_weights, sgd_step, weights_of
-from fedsim.defenses.integrity.proof.calibrate import costs
-from fedsim.defenses.integrity.proof.central import batch_at, central_indices, train_centrally
 from fedsim.defenses.integrity.proof.distances import distance
 from fedsim.defenses.integrity.proof.initialisation import initial_problem
 from fedsim.defenses.integrity.proof.proof_of_learning import ProofOfLearning
+from fedsim.integrity.calibrate import costs
+from fedsim.integrity.prove import prove
+from fedsim.integrity.training import CentralTraining, batch_at, central_indices, train_centrally
+from fedsim.integrity.verify import verify_file
+from fedsim.storage.runfolder import RunFolder
 
 
-def training(folder: Path, *overrides: str) -> CentralTraining:
+def training(*overrides: str) -> CentralTraining:
     config = compose(["model=lenet5", "audit=proof_of_learning", "name=benchmark", *overrides])
-    return build.central_training(config, folder)[1]
+    return build_central.central_training(config)[1]
 
 
 def verification(steps: int) -> None:
@@ -32,16 +34,17 @@ def verification(steps: int) -> None:
     print(f"{'k':>5} {'proof MB':>9} {'C_V / C_T':>10} {'(Q+R)k/S':>9} {'bar':>7}")
     for every in (1, 5, 10):
         with tempfile.TemporaryDirectory() as name:
-            made = training(Path(name), f"proof.steps={steps}", "proof.batch_size=100")
+            made = training(f"proof.steps={steps}", "proof.batch_size=100")
             audit = ProofOfLearning(every=every)
             started = time.process_time()
             model = made.fresh(0)
             for step in range(steps):
                 sgd_step(model, batch_at(made, central_indices(made, step)), made.learning_rate)
             trained = time.process_time() - started
-            path = audit.prove_training(made)
+            folder = RunFolder(Path(name) / "proof")
+            path = prove(made, every, folder, name="benchmark", config_text="")
             started = time.process_time()
-            verdict = audit.verify_file(path, made)
+            verdict = verify_file(path, made, audit)
             verified = time.process_time() - started
             assert verdict.accepted, verdict.reason
             share = verdict.recomputed / verdict.steps
@@ -50,7 +53,7 @@ def verification(steps: int) -> None:
 
 
 def recording(steps: int) -> None:
-    made = training(Path(), f"proof.steps={steps}", "proof.batch_size=100")
+    made = training(f"proof.steps={steps}", "proof.batch_size=100")
     (found,) = costs(made, "l2")
     print(f"\n{found.figure} at {found.case}: {found.value:+.3f} (bar .05)")
 
@@ -61,7 +64,7 @@ def inversion(steps: int) -> None:
     print(f"{'solver':>14} {'rate':>6} {'calls a step':>13} {'worst error':>12} {'of d_ref':>9} {'start':>7}")
 
     for rate in (0.001, 0.01, 0.1):
-        made = training(Path(), "proof.steps=100", "proof.batch_size=100", f"proof.learning_rate={rate}")
+        made = training("proof.steps=100", "proof.batch_size=100", f"proof.learning_rate={rate}")
         one, other = (train_centrally(made, 100, number=number).checkpoints[-1] for number in (0, 1))
         reference = distance("l2", one, other)
         for solver in SOLVERS:

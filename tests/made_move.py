@@ -2,37 +2,40 @@
 
 import torch
 
-from fedsim.core.interfaces import StepVerdict
 from fedsim.core.training import Batch
-from fedsim.integrity.forge import Move
+from fedsim.storage.games import MoveBatches, MoveRow
 
 
-def a_move(words: str, number: int) -> Move:
-    batch = Batch(images=torch.rand(2, 1, 3, 3), labels=torch.tensor([0, 1]))
-    verdict = StepVerdict(
-        accepted=bool(number % 2),
-        reason=words,
-        domain="box",
-        gone=1,
-        error=0.1 + number,
-        benign=0.01,
-        delta=0.02,
-    )
-    return Move(
+def a_move(words: str, number: int) -> MoveRow:
+    return MoveRow(
         game=words,
         forgery=words,
         step=number,
-        number=0,
+        batch=0,
         unwanted=1,
         size=2,
+        gone=1,
         planned=False,
-        verdict=verdict,
-        reason=words,
+        accepted=bool(number % 2),
+        check="",
+        domain="box",
+        error=0.1 + number,
+        benign=0.01,
+        delta=0.02,
         loss=1.0 + number,
         moved=0.1 + number,
         seconds=1.0,
-        suspicions={"a": 0.1 * number, "b": 0.2},
-        honest={"a": 0.1, "b": 0.2},
-        used=batch,
-        claimed=batch,
+        claimed=True,
+        dark_pixels_lit=0.1 * number,
+        near_duplicates=0.2,
+        label_against_neighbours=0.3,
+        honest_dark_pixels_lit=0.1,
+        honest_near_duplicates=0.2,
+        honest_label_against_neighbours=0.1,
+        reason=words,
     )
+
+
+def some_batches() -> MoveBatches:
+    batch = Batch(images=torch.rand(2, 1, 3, 3), labels=torch.tensor([0, 1]))
+    return MoveBatches(used=batch, claimed=batch)

@@ -16,21 +16,14 @@ def command(overrides: tuple[str, ...]) -> None:
 
 def calibrate_by(overrides: Sequence[str]) -> None:
     """Calibrate, and say where the table is."""
-    from dataclasses import asdict
-
-    from rich.console import Console
-    from rich.table import Table
-
     from fedsim.commands.central import central
-    from fedsim.storage.files import csv_text
-    from fedsim.storage.folder import Storage
+    from fedsim.config.compose import as_text
+    from fedsim.integrity.calibrate import calibrate
+    from fedsim.report.calibration import print_findings
+    from fedsim.storage.runfolder import RunFolder
 
-    audit, training, _ = central(overrides)
-    findings = [asdict(finding) for finding in audit.calibrate(training)]
-    table = Table(*findings[0])
-    for finding in findings:
-        table.add_row(*(f"{v:.3g}" if isinstance(v, float) else str(v) for v in finding.values()))
-    Console(width=100).print(table)
-    lines = [list(findings[0]), *([str(value) for value in finding.values()] for finding in findings)]
-    Storage(training.folder).write_text("calibration.csv", csv_text(lines))
-    print((training.folder / "calibration.csv").resolve())
+    audit, training, found = central(overrides)
+    name, text = str(found.config.name), as_text(found.config)
+    folder = RunFolder(found.folder)
+    print_findings(calibrate(training, audit.how.distance, folder, name=name, config_text=text))
+    print((found.folder / "calibration.csv").resolve())

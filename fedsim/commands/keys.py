@@ -9,9 +9,8 @@ import click
 @click.argument("folder", type=click.Path(path_type=Path))
 def command(folder: Path) -> None:
     """Write the key pairs of a prover and of a verifier into FOLDER; keys that are there stay."""
-    from fedsim.config import build
-    from fedsim.config.compose import compose
+    from fedsim.integrity.keys import make_keys
 
-    build.auditor(compose(["audit=proof_of_learning", "name=keys"])).make_keys(folder)
+    make_keys(folder)
     print("each keeps its .secret and gives its .public to the other")
     print(folder.resolve())

@@ -11,10 +11,11 @@ def command(overrides: tuple[str, ...]) -> None:
     """Train outside of a federation, with a sealed proof of learning: data=... model=... proof.steps=N."""
     from fedsim.commands.central import central
     from fedsim.config.compose import as_text
-    from fedsim.storage.folder import Storage
+    from fedsim.integrity.prove import prove
+    from fedsim.storage.runfolder import RunFolder
 
-    audit, training, config = central(overrides)
-    path = audit.prove_training(training)
-    Storage(path.parent).write_text("proof.yaml", as_text(config))  # what to verify it with
+    audit, training, found = central(overrides)
+    name, text = str(found.config.name), as_text(found.config)
+    path = prove(training, audit.every, RunFolder(found.folder), name=name, config_text=text)
     print(f"proof: {path.stat().st_size:,} bytes")
     print(path.resolve())

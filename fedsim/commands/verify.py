@@ -19,14 +19,16 @@ def command(proof: Path, overrides: tuple[str, ...]) -> None:
     """
     from fedsim.commands.central import central
     from fedsim.commands.cli import complain
+    from fedsim.integrity.verify import verify_file
+    from fedsim.storage.ledger import check_run
 
     try:
-        audit, training, _ = central(overrides)
         if proof.is_dir():
-            number, problem = audit.check_records(proof)
+            number, problem = check_run(proof)
             print(f"changed: {problem}" if problem else f"unchanged: {number} proofs, as in the ledger")
             sys.exit(1 if problem else 0)
-        verdict = audit.verify_file(proof, training)
+        audit, training, _ = central(overrides)
+        verdict = verify_file(proof, training, audit)
     except FedsimError as error:
         complain(in_words(error))
         sys.exit(3)  # neither accepted nor rejected

@@ -9,19 +9,18 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError
 from torch import Tensor, nn
 
-from fedsim.config.checks import check_forge, check_proof, check_public_images, check_top_level, fitting
+from fedsim.config.checks import check_public_images, check_top_level, fitting
 from fedsim.config.compose import parse_text
 from fedsim.config.instances import instance, members, of_type
 from fedsim.core.errors import FedsimError
 from fedsim.core.federation import Federation, round_half_up
-from fedsim.core.interfaces import Attack, Audit, Behaviour, CentralTraining, Defense, Forgery, Metric
+from fedsim.core.interfaces import Attack, Audit, Behaviour, Defense, Metric
 from fedsim.core.randomness import derived_seed, generator
 from fedsim.core.types import Task
 from fedsim.data.images import Dataset
 from fedsim.data.partition import partition
 from fedsim.flower.overflow import largest_entry
 from fedsim.flower.setups import ClientSetup
-from fedsim.integrity.forge import Game, Rules
 from fedsim.lab.experiment import Experiment
 from fedsim.models.batch_norm import set_batch_norm
 from fedsim.storage.files import read_tensors
@@ -40,9 +39,9 @@ def experiment(config: DictConfig) -> Experiment:
 def _experiment(config: DictConfig) -> Experiment:
     check_top_level(config)
     check_public_images(config)
-    data, defenses = _dataset(OmegaConf.to_yaml(config.data)), members(config.defense, Defense, "defense")
+    data, defenses = dataset_of(config), members(config.defense, Defense, "defense")
     config, rules = _by_the_rules(config, defenses)
-    config_text, model = OmegaConf.to_yaml(config), _model(config, data.task)
+    config_text, model = OmegaConf.to_yaml(config), model_of(config, data.task)
     return fitting(
         Experiment(
             name=str(config.name),
@@ -77,71 +76,13 @@ def rebuilt(config_text: str) -> Experiment:
     return experiment(parse_text(config_text))
 
 
-def central_training(config: DictConfig, folder: Path) -> tuple[Audit, CentralTraining]:
-    """Build what `prove`, `verify` and `calibrate` work with."""
-    check_top_level(config)
-    check_proof(config)
-    data, proof = _dataset(OmegaConf.to_yaml(config.data)), config.proof
-
-    def fresh(number: int) -> nn.Module:
-        return _model(config, data.task, seed=derived_seed(config.seed, "fresh", number))
-
-    training = CentralTraining(
-        fresh=fresh,
-        train=data.train,
-        task=data.task,
-        steps=proof.steps,
-        batch_size=proof.batch_size,
-        learning_rate=float(proof.learning_rate),
-        precision=proof.precision,
-        seed=config.seed,
-        keys=None if proof["keys"] is None else Path(proof["keys"]),
-        threads=config.threads,
-        folder=folder,
-        study=tuple(proof.study),
-        intervals=tuple(proof.intervals),
-        batch_sizes=tuple(proof.batch_sizes),
-    )
-    return auditor(config), training
-
-
-def forging_game(config: DictConfig, folder: Path, name: str) -> Game:
-    """Build what `fedsim forge` plays."""
-    audit, training = central_training(config, folder)
-    check_forge(config)
-    data, forge = _dataset(OmegaConf.to_yaml(config.data)), config.forge
-    forgeries = dict(zip(config.forgery, members(config.forgery, Forgery, "forgery"), strict=True))
-    if not forgeries:
-        raise FedsimError("forgery: expected at least one. Remedy: forgery=[greedy].")
-    rules = Rules(
-        challenges=forge.challenges,
-        at=None if forge["at"] is None else tuple(forge["at"]),
-        batches=forge.batches,
-        examples=None if forge.examples is None else tuple(forge.examples),
-        fractions=tuple(map(float, forge.fractions)),
-        precision=forge.precision,
-        delta=forge.delta,
-    )
-    return Game(
-        name=name, training=training, audit=audit, forgeries=forgeries, reference=data.test, rules=rules
-    )
-
-
-def auditor(config: DictConfig) -> Audit:
-    """Build the audit by itself."""
-    audit = of_type(instance(config.audit, "audit"), Audit, "audit")
-    if not audit.wanted:
-        raise FedsimError("audit=none proves nothing. Remedy: audit=proof_of_learning.")
-    return audit
-
-
 def prepare_clients(config_text: str, folder: Path) -> Callable[[], ClientSetup]:
     """Decide who owns which images, once, and leave it where every client's process finds it.
 
     Returns what a client calls to get its setup. It carries no data, so that it can travel to workers.
     """
     config = parse_text(config_text)
-    rules, data = _federation(config), _dataset(OmegaConf.to_yaml(config.data))
+    rules, data = _federation(config), dataset_of(config)
     shares = partition(
         data.train.labels,
         clients=rules.clients,
@@ -151,7 +92,7 @@ def prepare_clients(config_text: str, folder: Path) -> Callable[[], ClientSetup]
         seed=config.seed,
     )
     fewest = min(len(share) for share in shares)
-    if config.choices.get("audit", "none") != "none" and fewest < rules.batch_size:
+    if instance(config.audit, "audit") is not None and fewest < rules.batch_size:
         raise FedsimError(
             f"audit: a client owns {fewest} images, and a proof is of batches of {rules.batch_size}. "
             "Remedy: a smaller federation.batch_size, fewer clients, or federation.partition=iid."
@@ -165,11 +106,11 @@ def prepare_clients(config_text: str, folder: Path) -> Callable[[], ClientSetup]
 def client_setup(config_text: str, folder: Path) -> ClientSetup:
     """Build what clients need, once in each process that runs clients."""
     config = parse_text(config_text)
-    data = _dataset(OmegaConf.to_yaml(config.data))
+    data = dataset_of(config)
     if (stored := Storage(folder).read_tensors(PARTITION_FILE)) is None:
         raise FedsimError(f"no such file: {folder / PARTITION_FILE}, which says who owns which images")
     shares = stored[0]
-    rules, model = _federation(config), _model(config, data.task).to(config.device)
+    rules, model = _federation(config), model_of(config, data.task).to(config.device)
     set_batch_norm(model, rules.batch_norm)
     return ClientSetup(
         model=model,
@@ -186,6 +127,11 @@ def client_setup(config_text: str, folder: Path) -> ClientSetup:
     )
 
 
+def dataset_of(config: DictConfig) -> Dataset:
+    """Return the data set that a config names."""
+    return _dataset(OmegaConf.to_yaml(config.data))
+
+
 @functools.lru_cache(maxsize=2)
 def _dataset(data_text: str) -> Dataset:
     return of_type(instance(parse_text(data_text), "data"), Dataset, "data")
@@ -195,7 +141,7 @@ def _federation(config: DictConfig) -> Federation:
     return of_type(instance(config.federation, "federation"), Federation, "federation")
 
 
-def _model(config: DictConfig, task: Task, seed: int | None = None) -> nn.Module:
+def model_of(config: DictConfig, task: Task, seed: int | None = None) -> nn.Module:
     """Build the model with its seeded initialisation, or the weights of model.checkpoint."""
     node = OmegaConf.create({key: value for key, value in config.model.items() if key != "checkpoint"})
     assert isinstance(node, DictConfig)
@@ -247,10 +193,10 @@ def _by_the_rules(config: DictConfig, defenses: Sequence[Defense]) -> tuple[Dict
 
 
 def _audit(config: DictConfig, rules: Federation, defenses: Sequence[Defense]) -> Audit | None:
-    """Build the audit, and refuse federations whose replies a trace cannot explain."""
-    audit = of_type(instance(config.audit, "audit"), Audit, "audit")
-    if not audit.wanted:
+    """Build the audit, if there is one, and refuse federations whose replies a trace cannot explain."""
+    if (built := instance(config.audit, "audit")) is None:
         return None
+    audit = of_type(built, Audit, "audit")
     if rules.mode != "fedavg" or defenses:
         raise FedsimError(
             "audit: a trace of plain local steps must end in the update that is sent. "

@@ -1,8 +1,7 @@
 """What attacks, defences, clients, audits and metrics have to offer. The rest finds them by their yaml."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from torch import Generator, Tensor, nn
 
@@ -19,7 +18,6 @@ from fedsim.core.types import (
     Verdict,
     Weights,
 )
-from fedsim.data.images import Images
 
 
 class Attack:
@@ -149,74 +147,14 @@ class Submission:
     learning_rate: float
     reveal: Callable[[Sequence[int]], Sequence[Batch]]  # ask the client for the batches of these steps
     seed: int  # the server's own
-    folder: Path  # where proofs may be kept
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class CentralTraining:
-    """A training outside of a federation, to be proved, verified or studied."""
-
-    fresh: Callable[[int], nn.Module]  # models of random initialisations
-    train: Images
-    task: Task
-    steps: int
-    batch_size: int
-    learning_rate: float
-    precision: str  # of the checkpoints in a proof
-    seed: int
-    keys: Path | None  # a folder of key files; None: keys that follow from the seed
-    threads: int
-    folder: Path  # for what is written
-    study: tuple[str, ...]  # what a calibration looks at
-    intervals: tuple[int, ...]  # between checkpoints, to calibrate for
-    batch_sizes: tuple[int, ...]  # to compare
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class RecordedStep:
-    """A step of a trace, as a verifier knows it who trained himself."""
-
-    model: nn.Module  # its weights are overwritten
-    before: Weights
-    after: Weights
-    batch: Batch
-    unwanted: Tensor  # places in the batch of the examples that must not appear
-    task: Task
-    learning_rate: float
-    precision: str
-    threads: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepVerdict:
-    """What a verifier finds of the claim that a step was taken on another batch."""
-
-    accepted: bool
-    check: str = ""  # the one that failed: domain, distinct, gone or step
-    reason: str = ""
-    domain: str  # the strictest that the claimed batch lies in
-    gone: int  # of the unwanted examples, those that do not appear
-    error: float  # of the recomputed weights, l2
-    benign: float  # the largest of honest recomputations
-    delta: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One figure of a calibration."""
-
-    study: str
-    case: str
-    figure: str
-    value: float
 
 
 class Audit:
     """A server that has clients prove their work. One object serves both sides of a simulation."""
 
-    wanted: bool = True  # False: there is none
     every: int = 1  # steps between the checkpoints of a trace
     rejected_weight: float = 0.0  # of a rejected reply in the mean: 0 leaves it out
+    keep: bool = True  # proofs as they came in, with their ledger, in the run folder
 
     def prove(self, claim: Claim, *, seed: int, round: int, client: int) -> bytes:
         """Return the client's proof of what it claims."""
@@ -224,40 +162,4 @@ class Audit:
 
     def examine(self, submission: Submission) -> Verdict:
         """Judge a reply by its proof. Never raises: whatever is wrong with it is the verdict."""
-        raise NotImplementedError
-
-    def make_keys(self, folder: Path) -> None:
-        """Write a prover's and a verifier's key pairs."""
-        raise NotImplementedError
-
-    def check_records(self, folder: Path) -> tuple[int, str | None]:
-        """Return how many proofs a run was sent, and what was changed of them since."""
-        raise NotImplementedError
-
-    def prove_training(self, training: CentralTraining) -> Path:
-        """Train, and return the file that proves it."""
-        raise NotImplementedError
-
-    def verify_file(self, path: Path, training: CentralTraining) -> Verdict:
-        """Judge such a file."""
-        raise NotImplementedError
-
-    def step_indices(self, training: CentralTraining, step: int) -> Tensor:
-        """Return which examples a step of a training is taken on."""
-        raise NotImplementedError
-
-    def weights_before(self, training: CentralTraining, steps: Collection[int]) -> dict[int, Weights]:
-        """Train as far as is needed, and return the weights before these steps."""
-        raise NotImplementedError
-
-    def judge_step(self, step: RecordedStep, claimed: Batch, delta: float | None) -> StepVerdict:
-        """Judge the claim that a step was taken on another batch; delta None: calibrated on this step."""
-        raise NotImplementedError
-
-    def suspicions(self, batch: Batch, reference: Batch) -> dict[str, float]:
-        """Measure how unlike other data a batch is, by several statistics; more is stranger."""
-        raise NotImplementedError
-
-    def calibrate(self, training: CentralTraining) -> Sequence[Finding]:
-        """Measure what tells honest recomputation from a lie, on this machine."""
         raise NotImplementedError

@@ -23,12 +23,15 @@ def passes(
 ) -> bool:
     """Have the audit judge a reply before it counts, and keep its verdict. model: in the clients' mode."""
     proof, rules = reply.content.get("proof"), setup.federation
-    sealed = proof.get("sealed") if isinstance(proof, ConfigRecord) else None
+    came = proof.get("sealed") if isinstance(proof, ConfigRecord) else None
+    sealed = came if isinstance(came, bytes) else b""
+    if audit.keep:
+        setup.keep_proof(observation.round, observation.client, sealed)
     verdict = audit.examine(
         Submission(
             round=observation.round,
             client=observation.client,
-            proof=sealed if isinstance(sealed, bytes) else b"",
+            proof=sealed,
             model=model,
             sent=observation.sent,
             received=observation.received,
@@ -39,7 +42,6 @@ def passes(
             learning_rate=rules.local_lr,
             reveal=lambda steps: _revealed(grid, reply.metadata.src_node_id, steps, rules.timeout),
             seed=setup.seed,
-            folder=setup.folder,
         )
     )
     setup.keep_verdict(verdict)

@@ -3,7 +3,6 @@
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -59,7 +58,6 @@ class ServerSetup:
     federation: Federation
     attack: Attack
     audit: Audit | None
-    folder: Path  # where an audit may keep proofs
     sums_replies: bool  # secure aggregation: only the sum over a round's clients can be observed
     first_scale: float  # the largest weight of the first model
     seed: int
@@ -69,5 +67,6 @@ class ServerSetup:
     keep_fault: Callable[[Fault], None]
     keep_round: Callable[[RoundResult], None]
     keep_verdict: Callable[[Verdict], None]
+    keep_proof: Callable[[int, int, bytes], None]  # of a round and a client, as it came in
     keep_weights: Callable[[Weights, int], None]
     done: int = 0  # rounds that were played before; the model holds the weights after them

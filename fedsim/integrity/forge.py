@@ -14,11 +14,15 @@ from torch.nn import functional
 
 from fedsim.core import progress
 from fedsim.core.errors import FedsimError, in_words
-from fedsim.core.interfaces import Audit, CentralTraining, Challenge, Forgery, RecordedStep, StepVerdict
+from fedsim.core.interfaces import Challenge, Forgery
 from fedsim.core.randomness import generator
 from fedsim.core.training import Batch, arithmetic, exact_levels, load_weights, sgd_step, weights_of
 from fedsim.core.types import Weights
 from fedsim.data.images import Images
+from fedsim.defenses.integrity.proof.suspicion import suspicions
+from fedsim.integrity.judge import RecordedStep, StepVerdict, judge_step
+from fedsim.integrity.training import CentralTraining, batch_at, central_indices, weights_before
+from fedsim.storage.games import HONEST, MoveRow
 
 REFERENCE = 1000  # test images that a verifier compares with
 
@@ -42,7 +46,7 @@ class Game:
 
     name: str  # what distinguishes it from others beside it
     training: CentralTraining
-    audit: Audit
+    domain: str  # where the pixels of a claimed batch must lie
     forgeries: Mapping[str, Forgery]
     reference: Images  # data of the same kind, not the prover's
     rules: Rules
@@ -52,40 +56,17 @@ class Game:
 class Move:
     """One challenge, its answer, and what came of it."""
 
-    game: str
-    forgery: str
-    step: int
-    number: int  # of the batch
-    unwanted: int  # examples that must not appear
-    size: int  # of the batch
-    planned: bool  # the adversary composed the batch that was trained on
-    verdict: StepVerdict | None  # None: nothing was claimed
-    reason: str  # of a rejection, or why nothing was claimed
-    loss: float  # of the unwanted examples before the step
-    moved: float  # root mean square of what the forgery changed in the unwanted images
-    seconds: float
-    suspicions: Mapping[str, float]  # of the claimed batch
-    honest: Mapping[str, float]  # the same, of the batch at hand
-    used: Batch
-    claimed: Batch | None
-
-    @property
-    def gone(self) -> int:
-        """How many of the unwanted examples do not appear in the claimed batch."""
-        return 0 if self.verdict is None else self.verdict.gone
-
-    @property
-    def accepted(self) -> bool:
-        """Whether the adversary won."""
-        return self.verdict is not None and self.verdict.accepted
+    row: MoveRow
+    used: Batch  # that the step was taken on
+    claimed: Batch | None  # None: nothing that has the form of a batch
 
 
 def play(game: Game) -> Iterator[Move]:
     """Let the verifier train, then answer every challenge with every forgery."""
-    indices = [game.audit.step_indices(game.training, step) for step in range(game.training.steps)]
+    indices = [central_indices(game.training, step) for step in range(game.training.steps)]
     places = _places(game, indices)
     with arithmetic(game.rules.precision):
-        weights = game.audit.weights_before(game.training, {step for step, _ in places})
+        weights = weights_before(game.training, {step for step, _ in places})
     reference = _reference(game.reference)
     fractions = game.rules.fractions if game.rules.examples is None else (1.0,)  # it is said who must go
     todo = [(step, number, share) for step, number in places for share in fractions]
@@ -129,9 +110,8 @@ def _challenge(
     load_weights(model, before)
 
     def examples(indices: Tensor) -> Batch:
-        images, labels = training.train.batch(indices), training.train.labels[indices]
-        images = exact_levels(images) if kind == torch.float64 else images
-        return Batch(images=images, labels=labels)
+        batch = batch_at(training, indices)
+        return replace(batch, images=exact_levels(batch.images)) if kind == torch.float64 else batch
 
     everything = torch.arange(len(training.train.labels))
     drawn = torch.randperm(len(own), generator=generator(training.seed, "unwanted", number))
@@ -168,7 +148,7 @@ def _move(
         losses = functional.cross_entropy(logits, original.labels, reduction="none")
     started = time.perf_counter()
     used, claimed, reason = original, None, ""
-    verdict = None
+    verdict: StepVerdict | None = None
     try:
         composed = forgery.compose(_own_copy(challenge))
         used = original if _equal(composed, original) else composed
@@ -194,29 +174,39 @@ def _move(
         reason = in_words(error)
     seconds = time.perf_counter() - started
     if claimed is not None:
-        verdict = game.audit.judge_step(recorded, claimed, game.rules.delta)
+        verdict = judge_step(recorded, claimed, game.domain, game.rules.delta)
         reason = verdict.reason
     fitting = claimed is not None and claimed.images.shape == used.images.shape
     shown = claimed if claimed is not None and fitting else original
     places = challenge.unwanted if len(challenge.unwanted) else torch.arange(len(original.labels))
-    return Move(
+    row = MoveRow(
         game=game.name,
         forgery=name,
         step=step,
-        number=number,
+        batch=number,
         unwanted=len(challenge.unwanted),
         size=len(original.labels),
+        gone=0 if verdict is None else verdict.gone,
         planned=used is not original,
-        verdict=verdict,
-        reason=reason,
+        accepted=verdict is not None and verdict.accepted,
+        check="forgery" if verdict is None else verdict.check,
+        domain="" if verdict is None else verdict.domain,
+        error=None if verdict is None else verdict.error,
+        benign=None if verdict is None else verdict.benign,
+        delta=None if verdict is None else verdict.delta,
         loss=float(losses[places].mean()),
         moved=float((shown.images.double() - used.images.double())[places].square().mean().sqrt()),
         seconds=seconds,
-        suspicions=game.audit.suspicions(shown, reference),
-        honest=game.audit.suspicions(original, reference),
-        used=used,
-        claimed=shown if fitting else None,
+        claimed=fitting,
+        **_columns("", suspicions(shown, reference)),
+        **_columns(HONEST, suspicions(original, reference)),
+        reason=reason,
     )
+    return Move(row=row, used=used, claimed=shown if fitting else None)
+
+
+def _columns(start: str, statistics: Mapping[str, float]) -> dict[str, float]:
+    return {start + name.replace(" ", "_"): value for name, value in statistics.items()}
 
 
 def _own_copy(challenge: Challenge) -> Challenge:

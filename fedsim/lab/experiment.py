@@ -97,7 +97,6 @@ def play(experiment: Experiment, folder: RunFolder, done: int = 0) -> None:
         federation=experiment.federation,
         attack=experiment.attack,
         audit=experiment.audit,
-        folder=folder.path,
         sums_replies=any(defense.sums_replies for defense in experiment.defenses),
         first_scale=experiment.first_scale,
         seed=experiment.seed,
@@ -107,6 +106,7 @@ def play(experiment: Experiment, folder: RunFolder, done: int = 0) -> None:
         keep_fault=folder.keep_fault,
         keep_round=folder.keep_round,
         keep_verdict=folder.keep_verdict,
+        keep_proof=folder.keep_proof,
         keep_weights=folder.keep_weights,
         done=done,
     )

@@ -1,10 +1,8 @@
 """One self-contained HTML file: a template filled in, figures inlined and saved beside it."""
 
 import base64
-import hashlib
 import io
 import os
-import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import jinja2
 from matplotlib.figure import Figure
 
 from fedsim.core.errors import printable
+from fedsim.storage.files import as_file_name
 from fedsim.storage.folder import Storage
 from fedsim.storage.scores import as_figure
 
@@ -37,16 +36,6 @@ def write_page(path: Path, template: str, figures: dict[str, Figure], **values: 
     page = environment.get_template(template).render(pictures=pictures, **values)
     storage.write_text(path.name, page)
     return path
-
-
-def as_file_name(name: str) -> str:
-    """Return a name that is a file's in any folder: letters, digits and . = - alone, and not too many."""
-    plain = re.sub(r"[^\w.=-]+", "_", name, flags=re.ASCII)
-    if plain == name and len(name) <= 100 and not name.startswith("."):
-        return name
-    return (
-        f"{plain.lstrip('.')[:80]}_{hashlib.sha256(name.encode(errors='backslashreplace')).hexdigest()[:8]}"
-    )
 
 
 def link(*names: str) -> str:

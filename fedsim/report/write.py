@@ -8,7 +8,16 @@ from typing import Any
 from fedsim.core.errors import FedsimError
 from fedsim.storage.runfolder import RunFolder
 
-PAGES = {"run": "run", "replay": "run", "wiretap": "run", "sweep": "sweep", "comparison": "comparison"}
+PAGES = {
+    "run": "run",
+    "replay": "run",
+    "wiretap": "run",
+    "sweep": "sweep",
+    "comparison": "comparison",
+    "game": "forging",
+    "proof": "proof",
+    "calibration": "calibration",
+}
 
 
 def write_report(folder: RunFolder, summary: Mapping[str, Any] | None = None) -> Path:

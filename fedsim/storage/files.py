@@ -1,9 +1,11 @@
 """Files that are whole or not there, for their owner's eyes alone: bytes, tensors with notes, tables."""
 
 import csv
+import hashlib
 import io
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -142,3 +144,13 @@ def csv_text(lines: Iterable[Sequence[str]]) -> str:
 def as_bytes(text: str) -> bytes:
     """Encode a text; what UTF-8 cannot hold is escaped: half a surrogate pair in a client's words."""
     return text.encode("utf-8", "backslashreplace")
+
+
+def as_file_name(name: str) -> str:
+    """Return a name that is a file's in any folder: letters, digits and . = - alone, and not too many."""
+    plain = re.sub(r"[^\w.=-]+", "_", name, flags=re.ASCII)
+    if plain == name and len(name) <= 100 and not name.startswith("."):
+        return name
+    return (
+        f"{plain.lstrip('.')[:80]}_{hashlib.sha256(name.encode(errors='backslashreplace')).hexdigest()[:8]}"
+    )

@@ -8,6 +8,7 @@ verdicts.csv, proofs/           of an audit; malicious.csv: which clients cheat,
 scores.csv, summary.json        written when all is scored
 model.safetensors               the final global model
 log.txt, figures/, report.html
+forgeries.csv, batches/         of a game; calibration.csv: of a calibration; training.proof: of a proof
 manifest.txt, lock              checksums of all files (fedsim/storage/folder.py), and who is writing
 """
 
@@ -21,9 +22,11 @@ from typing import Any
 
 from fedsim.core.errors import FedsimError, printable, shortened
 from fedsim.core.types import Fault, Observation, Reconstruction, RoundResult, Truth, Verdict, Weights
-from fedsim.storage import exchanges
+from fedsim.storage import exchanges, ledger
 from fedsim.storage.files import make_private, reading
+from fedsim.storage.findings import FINDINGS
 from fedsim.storage.folder import Storage
+from fedsim.storage.games import MOVES
 from fedsim.storage.scores import ScoreRow
 from fedsim.storage.status import Standing, Status, standing_of
 from fedsim.storage.tables import append_row, read_rows, write_rows
@@ -36,6 +39,7 @@ _SOURCE = re.compile(r"^source: (.*)$", re.MULTILINE)
 PARTITION_FILE = "partition.safetensors"
 # Grow while rounds are played.
 TABLES: Mapping[str, type[Any]] = {"history.csv": RoundResult, "faults.csv": Fault, "verdicts.csv": Verdict}
+GROWING = (*TABLES, MOVES, FINDINGS)  # line by line, in any kind of run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,12 +126,7 @@ class RunFolder:
 
     def forget_after(self, round: int) -> None:
         """Remove what is kept of rounds that did not end."""
-        tables: dict[str, type[Any]] = {
-            "history.csv": RoundResult,
-            "faults.csv": Fault,
-            "verdicts.csv": Verdict,
-        }
-        for name, kind in tables.items():
+        for name, kind in TABLES.items():
             if self.storage.has(name):
                 kept = [row for row in read_rows(self.storage, name, kind) if row.round <= round]
                 write_rows(self.storage, name, kind, kept)
@@ -141,7 +140,7 @@ class RunFolder:
 
     def seal_tables(self) -> None:
         """Write tables that grew line by line as whole files: from now on, a lost end is a damage."""
-        for name in TABLES:
+        for name in GROWING:
             if (content := self.storage.read(name)) is not None:
                 self.storage.write(name, content)
 
@@ -160,6 +159,10 @@ class RunFolder:
     def verdicts(self) -> list[Verdict]:
         """Read verdicts.csv."""
         return read_rows(self.storage, "verdicts.csv", Verdict)
+
+    def keep_proof(self, round: int, client: int, sealed: bytes) -> None:
+        """Enter a client's proof in the ledger, and keep it as it came in."""
+        ledger.keep_proof(self.storage, sealed, round=round, client=client)
 
     def keep_malicious(self, malicious: Sequence[str]) -> None:
         """Write who cheats, and how: the evaluator's side channel."""

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from fedsim.core.errors import FedsimError
-from fedsim.defenses.integrity.proof import ledger
-from fedsim.defenses.integrity.proof.central import make_keys
+from fedsim.integrity.keys import make_keys
+from fedsim.storage import ledger
+from fedsim.storage.findings import findings
 from fedsim.storage.runfolder import RunFolder
+from fedsim.storage.status import Status
 
 AUDITED = ("federation=fedavg", "federation.local_steps=4", "audit=proof_of_learning", "attack=none")
 CHEATS = {  # by which check each is caught
@@ -36,8 +38,8 @@ def test_honest_clients_pass_with_a_distance_of_zero_and_learn_as_without(play_s
     assert metrics(audited)["recomputed"] == 0.5  # two of four steps
     assert "detection" not in metrics(audited)
     assert audited.history() == plain.history()
-    assert ledger.check_folder(audited.path / "proofs", "ledger.jsonl") == (6, None)
-    entries = ledger.read(audited.path / "proofs" / "ledger.jsonl")
+    assert ledger.check_run(audited.path) == (6, None)
+    entries = ledger.read(audited.path / ledger.LEDGER)
     assert [(entry.round, entry.client) for entry in entries] == [(v.round, v.client) for v in verdicts]
     assert (audited.path / "proofs" / "round_1.client_0.proof").stat().st_size == verdicts[0].bytes
 
@@ -52,7 +54,7 @@ def test_kept_proofs_are_checked_against_their_ledger(play_small, command, tmp_p
     assert bad.returncode == 1
     assert "round_2.client_1.proof is not the proof that came in" in bad.stdout
     kept.unlink()
-    missing = ledger.check_folder(played.path / "proofs", "ledger.jsonl")
+    missing = ledger.check_run(played.path)
     assert "in the ledger and not in the folder" in str(missing[1])
 
 
@@ -202,7 +204,53 @@ def test_a_proof_is_made_and_verified_on_the_command_line(tmp_path: Path, comman
     assert rejected.returncode == 1
     assert rejected.stdout == "rejected: signature: the signature does not fit the content\n"
     assert command("verify", "nowhere.proof", *small, cwd=tmp_path).returncode == 3
-    assert "there already" in command("prove", *small, "hydra.run.dir=made", cwd=tmp_path).stderr
+    assert "already holds a run" in command("prove", *small, "hydra.run.dir=made", cwd=tmp_path).stderr
+    played = RunFolder(tmp_path / "made")
+    assert (played.kind, played.status) == ("proof", Status.COMPLETE)
+    assert played.summary()["bytes"] == len(content)
+    page = (played.path / "report.html").read_text()
+    assert f"{len(content):,} bytes" in page
+    (played.path / "report.html").unlink()
+    assert command("report", "made", cwd=tmp_path).returncode == 0
+    assert (played.path / "report.html").read_text() == page
+
+
+def test_a_proof_of_keys_that_nobody_named_is_not_judged(tmp_path: Path, command) -> None:
+    small = ("model=mlp", "model.width=20", "proof.steps=4")
+    for name in ("keys", "others"):
+        make_keys(tmp_path / name)
+    made = command("prove", *small, "proof.keys=keys", "hydra.run.dir=made", cwd=tmp_path)
+    path = made.stdout.splitlines()[-1]
+    unnamed = command("verify", path, *small, cwd=tmp_path)
+    assert (unnamed.returncode, unnamed.stdout) == (3, "")
+    assert "could not be judged" in unnamed.stderr
+    assert "Remedy: proof.keys=DIR" in unnamed.stderr
+    wrong = command("verify", path, *small, "proof.keys=others", cwd=tmp_path)  # these were named: a verdict
+    assert (wrong.returncode, wrong.stdout) == (
+        1,
+        "rejected: signature: signed by another key than the prover's\n",
+    )
+    seeded = command("prove", *small, "hydra.run.dir=seeded", cwd=tmp_path).stdout.splitlines()[-1]
+    assert command("verify", seeded, *small, cwd=tmp_path).returncode == 0
+    changed = bytearray(Path(seeded).read_bytes())
+    changed[len(changed) // 2] ^= 1
+    Path(seeded).write_bytes(changed)
+    assert command("verify", seeded, *small, cwd=tmp_path).returncode == 1  # of the seed's keys, and changed
+    (tmp_path / "none.proof").write_bytes(b"no proof")
+    assert command("verify", "none.proof", *small, cwd=tmp_path).returncode == 2
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["-x"], [], ["a", "b"], ["keys=a"]])
+def test_keys_are_made_only_in_a_folder_that_is_named(tmp_path: Path, command, arguments: list[str]) -> None:
+    done = command("keys", *arguments, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "Usage: fedsim keys DIR" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_an_audit_there_is_none(small) -> None:
+    assert small("audit=none").audit is None
+    assert small(*AUDITED).audit.keep
 
 
 def test_a_calibration_prints_what_separates_honest_from_false(tmp_path: Path, command) -> None:
@@ -220,6 +268,30 @@ def test_a_calibration_prints_what_separates_honest_from_false(tmp_path: Path, c
     assert 0 < delta < 1e-5
     (jump,) = (value for name, value in found.items() if name.endswith("jump / largest"))
     assert jump > 10
-    wrong = command("calibrate", *small, "proof.study=[nonsense]", cwd=tmp_path)
+    played = RunFolder(tmp_path / "made")
+    assert (played.kind, played.status) == ("calibration", Status.COMPLETE)
+    assert played.summary()["findings"] == len(rows) - 1
+    page = (played.path / "report.html").read_text()
+    assert "jump / largest" in page
+    (played.path / "report.html").unlink()
+    assert command("report", "made", cwd=tmp_path).returncode == 0
+    assert (played.path / "report.html").read_text() == page
+    wrong = command("calibrate", *small, "proof.study=[nonsense]", "hydra.run.dir=wrong", cwd=tmp_path)
     assert wrong.returncode == 1
+    assert not (tmp_path / "wrong").exists()
     assert "proof.study: expected some of reproduction" in wrong.stderr
+
+
+def test_an_interrupted_calibration_keeps_what_it_found(tmp_path: Path, command, monkeypatch) -> None:
+    from fedsim.integrity import calibrate
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(calibrate, "concatenation", stopped)
+    small = ("model=mlp", "model.width=20", "proof.steps=4", "proof.study=[revealed,concatenation]")
+    assert command("calibrate", *small, "hydra.run.dir=made", cwd=tmp_path).returncode == 130
+    played = RunFolder(tmp_path / "made")
+    assert played.status is Status.INTERRUPTED
+    assert {finding.study for finding in findings(played.storage)} == {"revealed"}
+    assert "interrupted" in (played.path / "report.html").read_text()

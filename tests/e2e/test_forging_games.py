@@ -5,15 +5,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
-from fedsim.config import build
+from fedsim.config import build, build_central
 from fedsim.config.compose import compose
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Challenge, Forgery
 from fedsim.core.training import Batch
 from fedsim.integrity.forge import play
-from fedsim.report.forging import correlations, refutation, write_forging
+from fedsim.integrity.games import play_games
+from fedsim.report.forging_table import correlations, refutation
 from fedsim.storage.files import read_tensors
+from fedsim.storage.games import moves as stored_moves
+from fedsim.storage.runfolder import RunFolder
+from fedsim.storage.status import Status
 
 SMALL = (
     "data=synthetic",
@@ -30,7 +35,11 @@ SMALL = (
 
 def moves(*overrides: str):
     config = compose([*SMALL, "audit=proof_of_learning", "name=test", *overrides])
-    return list(play(build.forging_game(config, Path("nowhere"), "")))
+    return list(play(build_central.forging_game(config)))
+
+
+def rows(*overrides: str):
+    return [move.row for move in moves(*overrides)]
 
 
 def test_a_game_ends_with_a_table_a_page_and_the_batches(tmp_path: Path, command) -> None:
@@ -43,9 +52,9 @@ def test_a_game_ends_with_a_table_a_page_and_the_batches(tmp_path: Path, command
     assert done.stdout.splitlines()[-1] == str(folder)
     assert "parallelogram (planned)" in done.stdout
     with (folder / "forgeries.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 5 * 2 * 5
-    for row in rows:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == 5 * 2 * 5
+    for row in lines:
         won = row["forgery"] == "parallelogram"
         assert (row["accepted"] == "True") == won, row
         assert row["check"] == {"greedy": "step", "nearest": "step"}.get(
@@ -61,10 +70,17 @@ def test_a_game_ends_with_a_table_a_page_and_the_batches(tmp_path: Path, command
         "images trained on",
     ):
         assert words in page
-    assert (folder / "forge.yaml").is_file()
+    played = RunFolder(folder)
+    assert (played.kind, played.status) == ("game", Status.COMPLETE)
+    assert played.summary()["metrics"]["accepted"] == 0.2
     again = command("forge", *SMALL, "hydra.run.dir=game", cwd=tmp_path)
     assert again.returncode == 1
-    assert "holds a game already" in again.stderr
+    assert "already holds a run" in again.stderr
+    (folder / "report.html").unlink()
+    written = command("report", "game", cwd=tmp_path)
+    assert written.returncode == 0, written.stderr
+    assert (folder / "report.html").read_text() == page  # pictures and all, from the folder alone
+    assert "expected a run or a replay, got a game" in command("resume", "game", cwd=tmp_path).stderr
 
 
 def test_a_sweep_of_games_is_one_table(tmp_path: Path, command) -> None:
@@ -79,10 +95,12 @@ def test_a_sweep_of_games_is_one_table(tmp_path: Path, command) -> None:
     done = command("forge", "-m", *world, "proof.batch_size=1,2", "hydra.run.dir=game", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     with (tmp_path / "game" / "forgeries.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [row["game"] for row in rows] == ["proof.batch_size=1"] * 2 + ["proof.batch_size=2"] * 2
-    assert rows[2]["reason"] == "none of the other 1,127 batches has this gradient"
-    assert {(row["accepted"], row["check"]) for row in rows} == {("False", "forgery")}
+        lines = list(csv.DictReader(file))
+    assert [row["game"] for row in lines] == ["proof.batch_size=1"] * 2 + ["proof.batch_size=2"] * 2
+    assert lines[2]["reason"] == "none of the other 1,127 batches has this gradient"
+    assert {(row["accepted"], row["check"]) for row in lines} == {("False", "forgery")}
+    config = yaml.safe_load((tmp_path / "game" / "config.yaml").read_text())
+    assert config["games"]["proof.batch_size=2"]["proof"]["batch_size"] == 2
     wrong = command("forge", *world, "proof.batch_size=1,2", cwd=tmp_path)
     assert "Remedy: fedsim forge -m" in wrong.stderr
 
@@ -90,15 +108,16 @@ def test_a_sweep_of_games_is_one_table(tmp_path: Path, command) -> None:
 def test_the_same_batches_are_forged_at_every_stage_and_games_repeat() -> None:
     rules = ("forgery=[greedy]", "forge.at=[0,5]", "forge.batches=2", "forge.fractions=[0.001]")
     one, other = moves(*rules), moves(*rules)
-    assert [(move.step, move.number) for move in one] == [(0, 0), (0, 1), (5, 0), (5, 1)]
+    assert [(move.row.step, move.row.batch) for move in one] == [(0, 0), (0, 1), (5, 0), (5, 1)]
     assert (one[0].used.images == one[2].used.images).all()
-    assert [move.verdict for move in one] == [move.verdict for move in other]
-    assert all(move.unwanted == move.gone == 1 and move.loss > 0 and move.moved > 0 for move in one)
+    found = [move.row for move in one]
+    assert found == [move.row for move in other]
+    assert all(row.unwanted == row.gone == 1 and row.loss > 0 and row.moved > 0 for row in found)
 
 
 def test_a_trace_can_be_claimed_never_to_have_used_an_example() -> None:
     rules = ("forgery=[one_level,parallelogram,nearest]", "forge.examples=[7,8]", "proof.steps=14")
-    found = moves(*rules, "forge.delta=1e-4")  # a careless verifier
+    found = rows(*rules, "forge.delta=1e-4")  # a careless verifier
     steps = len({move.step for move in found})
     assert steps >= 2  # in each of two epochs
     words = refutation(found, [7, 8]).splitlines()
@@ -129,41 +148,65 @@ class Broken(Forgery):
 
 def test_nothing_of_the_adversarys_is_the_verifiers_and_faults_cost_a_move_alone() -> None:
     config = compose([*SMALL, "audit=proof_of_learning", "forgery=[greedy]", "name=test"])
-    game = replace(
-        build.forging_game(config, Path("nowhere"), ""), forgeries={"vandal": Vandal(), "broken": Broken()}
-    )
-    found = list(play(game))
+    game = replace(build_central.forging_game(config), forgeries={"vandal": Vandal(), "broken": Broken()})
+    found = [move.row for move in play(game)]
     assert {(move.forgery, move.accepted) for move in found} == {("vandal", False), ("broken", False)}
-    assert {move.verdict.check for move in found if move.verdict} == {"step"}
+    assert {move.check for move in found if move.judged} == {"step"}
     assert {move.reason for move in found if move.forgery == "broken"} == {"ZeroDivisionError: oh"}
 
 
+class Interrupted(Broken):
+    """Is stopped by Ctrl-C in its second move."""
+
+    moves = 0
+
+    def forge(self, challenge: Challenge) -> Batch:
+        self.moves += 1
+        if self.moves == 2:
+            raise KeyboardInterrupt
+        return Vandal().forge(challenge)
+
+
+def test_an_interrupted_game_keeps_its_moves_and_their_page(tmp_path: Path) -> None:
+    config = compose([*SMALL, "audit=proof_of_learning", "forgery=[greedy]", "name=test"])
+    game = replace(
+        build_central.forging_game(config), forgeries={"vandal": Vandal(), "stopped": Interrupted()}
+    )
+    folder = RunFolder(tmp_path / "game")
+    with pytest.raises(KeyboardInterrupt):
+        play_games([game], folder, name="test", config_text=build.as_text(config))
+    assert folder.status is Status.INTERRUPTED
+    assert [row.forgery for row in stored_moves(folder.storage)] == ["vandal", "stopped", "vandal"]
+    page = (folder.path / "report.html").read_text()
+    assert "0 of 3 claims were accepted" in page
+    assert "interrupted" in page
+    assert "images trained on, claimed, and their difference, stopped" in page
+
+
 def test_games_are_not_thrown_together(tmp_path: Path) -> None:
-    one = moves("forgery=[greedy]", "forge.at=[0,5]", "forge.batches=6", "forge.fractions=[0.001]")
-    two = [replace(move, game="two") for move in one]
-    found = correlations([*one, *two])
+    rules = ("forgery=[greedy]", "forge.at=[0,5]", "forge.batches=6", "forge.fractions=[0.001]")
+    game = build_central.forging_game(compose([*SMALL, "audit=proof_of_learning", "name=test", *rules]))
+    played = play_games([game, replace(game, name="two")], RunFolder(tmp_path), name="test", config_text="")
+    found = correlations(played)
     assert [name for name, *_ in found] == ["greedy", "greedy", "greedy, two", "greedy, two"]
     assert found[0][2] == found[2][2]
-    write_forging([*one, *two], tmp_path)
     assert (tmp_path / "batches" / "greedy_two.safetensors").is_file()
 
 
 @pytest.mark.kernels
 @pytest.mark.parametrize("precision", ["float64", "bfloat16", "float16"])
 def test_games_in_other_precisions(precision: str) -> None:
-    (planned, searched) = moves(
+    (planned, searched) = rows(
         "forgery=[parallelogram,greedy]", "forge.challenges=1", f"forge.precision={precision}"
     )
-    assert planned.verdict is not None
-    assert searched.verdict is not None
     if precision == "float64":
-        assert planned.verdict.error < 1e-16
-        assert planned.verdict.benign < 1e-16
+        assert planned.error < 1e-16
+        assert planned.benign < 1e-16
         assert planned.accepted
     else:
         # Coarse arithmetic leaves more room: gradients of quarters are rounded each, on any CPU.
-        assert searched.verdict.benign > 1e-6
-    assert searched.verdict.error > searched.verdict.benign
+        assert searched.benign > 1e-6
+    assert searched.error > searched.benign
 
 
 @pytest.mark.parametrize(
@@ -198,8 +241,8 @@ def test_wrong_settings_of_a_game_are_refused(settings: list[str], words: str) -
 
 
 def test_a_forgery_that_gives_up_is_a_move_that_lost() -> None:
-    (move,) = moves("model=mlp", "model.width=60", "forgery=[perturbation]", "forge.challenges=1")
-    assert move.verdict is None
+    (move,) = rows("model=mlp", "model.width=60", "forgery=[perturbation]", "forge.challenges=1")
+    assert (move.check, move.error, move.judged) == ("forgery", None, False)
     assert not move.accepted
     assert "leave no freedom" in move.reason
 

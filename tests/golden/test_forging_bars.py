@@ -16,11 +16,11 @@ from fedsim.attacks.integrity.forging.kong import Kong
 from fedsim.attacks.integrity.forging.lattice import Lattice
 from fedsim.attacks.integrity.forging.nearest import Nearest
 from fedsim.attacks.integrity.forging.parallelogram import Parallelogram, fours
-from fedsim.core.interfaces import Challenge, Forgery, RecordedStep, StepVerdict
+from fedsim.core.interfaces import Challenge, Forgery
 from fedsim.core.randomness import generator
 from fedsim.core.training import Batch, batch_gradient, exact_levels, load_weights, sgd_step, weights_of
 from fedsim.data.mnist_small import mnist_small
-from fedsim.defenses.integrity.proof.game import judge_step
+from fedsim.integrity.judge import RecordedStep, StepVerdict, judge_step
 from fedsim.models.lenet5 import lenet5
 from fedsim.models.softmax import softmax
 

@@ -63,7 +63,7 @@ def work(data, number: int, steps: int = STEPS) -> LocalWork:
     )
 
 
-def judged(behaviour: Behaviour, asked: LocalWork, tmp_path, random: int = 1) -> Verdict:
+def judged(behaviour: Behaviour, asked: LocalWork, random: int = 1) -> Verdict:
     audit = ProofOfLearning(delta=DELTA, random=random, keep=False)
     claim = behaviour.train(asked)
     with threads(2):  # the verifier's machine is another one
@@ -82,7 +82,6 @@ def judged(behaviour: Behaviour, asked: LocalWork, tmp_path, random: int = 1) ->
                 learning_rate=asked.learning_rate,
                 reveal=lambda steps: [claim.batches[step] for step in steps],
                 seed=0,
-                folder=tmp_path,
             )
         )
 
@@ -96,8 +95,8 @@ def threads(number: int) -> Iterator[None]:
         torch.set_num_threads(1)
 
 
-def test_no_honest_proof_of_two_hundred_is_rejected_on_another_number_of_threads(data, tmp_path) -> None:
-    verdicts = [judged(Behaviour(), work(data, number), tmp_path) for number in range(200)]
+def test_no_honest_proof_of_two_hundred_is_rejected_on_another_number_of_threads(data) -> None:
+    verdicts = [judged(Behaviour(), work(data, number)) for number in range(200)]
     assert all(verdict.accepted for verdict in verdicts)
     assert max(verdict.distance for verdict in verdicts) < DELTA / 4
 
@@ -129,21 +128,21 @@ def test_batches_in_another_order_stay_within_delta(data) -> None:
     ],
     ids=lambda behaviour: type(behaviour).__name__,
 )
-def test_cheats_are_caught_by_the_largest_step_and_one_at_random(data, tmp_path, behaviour) -> None:
-    verdicts = [judged(behaviour, work(data, number, LONG), tmp_path) for number in range(15)]
+def test_cheats_are_caught_by_the_largest_step_and_one_at_random(data, behaviour) -> None:
+    verdicts = [judged(behaviour, work(data, number, LONG)) for number in range(15)]
     assert [verdict.accepted for verdict in verdicts] == [False] * 15
 
 
-def test_a_blindfold_passes_where_only_the_largest_step_is_done_again(data, tmp_path) -> None:
-    verdicts = [judged(Blindfold(), work(data, number, LONG), tmp_path, random=0) for number in range(10)]
+def test_a_blindfold_passes_where_only_the_largest_step_is_done_again(data) -> None:
+    verdicts = [judged(Blindfold(), work(data, number, LONG), random=0) for number in range(10)]
     assert sum(not verdict.accepted for verdict in verdicts) == 0
 
 
-def test_a_proof_made_backwards_has_valid_steps_and_a_wrong_beginning(data, tmp_path) -> None:
+def test_a_proof_made_backwards_has_valid_steps_and_a_wrong_beginning(data) -> None:
     slow = dataclasses.replace(work(data, 3), learning_rate=0.001)  # faster, no solver converges
     spoof = InverseGradient(away=0.01)
     claim = spoof.train(slow)
-    verdict = judged(spoof, slow, tmp_path)
+    verdict = judged(spoof, slow)
     assert (verdict.accepted, verdict.check) == (False, "initial")
     gaps = []
     for step, batch in enumerate(claim.batches):

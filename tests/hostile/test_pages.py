@@ -14,20 +14,22 @@ import torch
 import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as draw
-from made_move import a_move
+from made_move import a_move, some_batches
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from fedsim.core.errors import FedsimError, printable
 from fedsim.core.types import Fault, Reconstruction, Truth, Verdict
 from fedsim.lab.record import recorded
-from fedsim.report import audit, figures, forging
+from fedsim.report import audit, figures, forging_figures
 from fedsim.report.figures import confusion_figure, count_table
-from fedsim.report.page import as_file_name, write_page
+from fedsim.report.page import write_page
 from fedsim.report.sweep import run_folders
 from fedsim.report.write import write_report
 from fedsim.storage.comparison import Cell, write_cells
+from fedsim.storage.files import as_file_name
 from fedsim.storage.folder import Storage
+from fedsim.storage.games import keep_move
 from fedsim.storage.runfolder import RunFolder
 from fedsim.storage.scores import ScoreRow
 
@@ -197,7 +199,11 @@ def test_the_table_in_a_comparisons_link_is_the_table(tmp_path: Path) -> None:
 
 
 def game_of(folder: Path, words: str) -> Path:
-    return forging.write_forging([a_move(words, number) for number in range(9)], folder)
+    played = RunFolder(folder)
+    played.begin("game", "")
+    for number in range(9):
+        keep_move(played.storage, a_move(words, number), some_batches())
+    return write_report(played)
 
 
 def drawn(figure: Figure) -> list[str]:
@@ -233,9 +239,9 @@ def all_figures(words: str) -> dict[str, Figure]:
         "rounds": figures.curves_figure(words, {words: [(1.0, 0.5), (2.0, 0.6)]}),
         "rows": figures.rows_figure(words, list(picture), {words: list(picture)}, {words: ["a", "b"]}),
         "verdicts": audit.verdicts_figure(verdicts, {0: words}),
-        "errors": forging.errors_figure([a_move(words, number) for number in range(3)]),
-        "causes": forging.causes_figure([a_move(words, number) for number in range(3)]),
-        "roc": forging.roc_figure([a_move(words, number) for number in range(3)]),
+        "errors": forging_figures.errors_figure([a_move(words, number) for number in range(3)]),
+        "causes": forging_figures.causes_figure([a_move(words, number) for number in range(3)]),
+        "roc": forging_figures.roc_figure([a_move(words, number) for number in range(3)]),
     }
 
 

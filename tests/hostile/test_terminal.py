@@ -16,7 +16,7 @@ from tapped_app import client_app, federate
 from fedsim.core import progress
 from fedsim.core.errors import FedsimError, in_words, printable
 from fedsim.flower.wiretap import Wiretap
-from fedsim.report.forging import print_moves, refutation
+from fedsim.report.forging_table import print_moves, refutation
 from fedsim.report.terminal import print_summary
 from fedsim.storage.logs import logged
 from fedsim.storage.runfolder import RunFolder

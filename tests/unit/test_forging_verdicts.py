@@ -19,12 +19,12 @@ from fedsim.attacks.integrity.forging.one_level import OneLevel
 from fedsim.attacks.integrity.forging.parallelogram import Parallelogram
 from fedsim.attacks.integrity.forging.perturbation import Perturbation
 from fedsim.core.errors import FedsimError
-from fedsim.core.interfaces import Challenge, Forgery, RecordedStep
+from fedsim.core.interfaces import Challenge, Forgery
 from fedsim.core.randomness import generator
 from fedsim.core.training import Batch, arithmetic, load_weights, sgd_step, weights_of
 from fedsim.defenses.integrity.proof.domain import same_batch
-from fedsim.defenses.integrity.proof.game import honest_error, judge_step
 from fedsim.defenses.integrity.proof.suspicion import suspicions
+from fedsim.integrity.judge import RecordedStep, honest_error, judge_step
 from fedsim.models.softmax import softmax
 
 RATE = 0.01

@@ -12,19 +12,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fedsim.core.errors import FedsimError
-from fedsim.core.interfaces import CentralTraining
 from fedsim.core.randomness import generator
 from fedsim.core.training import Batch, LocalWork, batch_digest, honest, sgd_step, weights_of
 from fedsim.core.types import Task, Verdict
 from fedsim.data.synthetic import synthetic
-from fedsim.defenses.integrity.proof import ledger
-from fedsim.defenses.integrity.proof.central import batch_at, batches_at, central_indices, train_centrally
 from fedsim.defenses.integrity.proof.initialisation import initial_problem, uniform_reach
 from fedsim.defenses.integrity.proof.proof import Malformed, Proof, from_bytes, proof_of, to_bytes
 from fedsim.defenses.integrity.proof.seal import BadSignature, Unreadable, seal, unseal
 from fedsim.defenses.integrity.proof.verify import Expected, Thoroughness, chosen_places, verify
+from fedsim.integrity.training import CentralTraining, batch_at, central_indices, train_centrally
+from fedsim.integrity.verify import batches_at
 from fedsim.models.lenet5 import lenet5
 from fedsim.models.mlp import mlp
+from fedsim.storage import ledger
 from fedsim.storage.folder import Storage
 
 SIGNER, READER = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
@@ -37,7 +37,7 @@ def fresh(number: int) -> torch.nn.Module:
 
 
 @pytest.fixture(scope="module")
-def training(tmp_path_factory) -> CentralTraining:
+def training() -> CentralTraining:
     return CentralTraining(
         fresh=fresh,
         train=DATA.train,
@@ -49,7 +49,6 @@ def training(tmp_path_factory) -> CentralTraining:
         seed=3,
         keys=None,
         threads=1,
-        folder=tmp_path_factory.mktemp("central"),
         study=(),
         intervals=(1,),
         batch_sizes=(8,),

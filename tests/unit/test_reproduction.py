@@ -3,23 +3,22 @@
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
 from simulated_kernels import SEEN_BY, Kernel, Simulated, library, order, rounding, threads
 from torch import nn
 
-from fedsim.config import build
+from fedsim.config import build_central
 from fedsim.config.compose import compose
 from fedsim.core.errors import FedsimError
-from fedsim.core.interfaces import CentralTraining
 from fedsim.core.training import arithmetic, load_weights, weights_of
 from fedsim.data.synthetic import synthetic
 from fedsim.defenses.integrity.proof import reproduction
-from fedsim.defenses.integrity.proof.calibrate import calibrate
-from fedsim.defenses.integrity.proof.central import train_centrally
 from fedsim.defenses.integrity.proof.distances import distance
+from fedsim.integrity.calibrate import study as studied
+from fedsim.integrity.recomputation import recompute
+from fedsim.integrity.training import CentralTraining, train_centrally
 from fedsim.models.layers import Normalize
 
 DATA = synthetic(shape=(1, 16, 16), num_classes=4, train_size=96, test_size=8)
@@ -33,7 +32,7 @@ def fresh(number: int) -> nn.Module:
 
 
 @pytest.fixture
-def training(tmp_path: Path) -> CentralTraining:
+def training() -> CentralTraining:
     torch.set_num_threads(1)
     return CentralTraining(
         fresh=fresh,
@@ -46,7 +45,6 @@ def training(tmp_path: Path) -> CentralTraining:
         seed=3,
         keys=None,
         threads=1,
-        folder=tmp_path,
         study=(),
         intervals=(1, 4),
         batch_sizes=(8, 64, 1000),
@@ -54,7 +52,7 @@ def training(tmp_path: Path) -> CentralTraining:
 
 
 def found(training: CentralTraining, study: str) -> dict[tuple[str, str], float]:
-    findings = calibrate(replace(training, study=(study,)), "l2")
+    findings = list(studied(replace(training, study=(study,)), "l2"))
     assert {finding.study for finding in findings} == {study}
     return {(finding.case, finding.figure): finding.value for finding in findings}
 
@@ -158,7 +156,7 @@ def test_autocast_follows_the_weights_from_step_to_step(training: CentralTrainin
     for step in range(training.steps):  # a context a step
         variation = reproduction.Variation(name="bfloat16", around=around)
         load_weights(model, whole.checkpoints[step])
-        again.append(reproduction._recompute(model, whole, training, step, 1, variation))
+        again.append(recompute(model, whole, training, step, 1, variation))
     for one, other in zip(again, whole.checkpoints[1:], strict=True):
         assert all(torch.equal(one[name], other[name]) for name in one)
 
@@ -168,26 +166,26 @@ def test_recomputing_leaves_the_trace_as_it_was(training: CentralTraining) -> No
     before = [{name: tensor.clone() for name, tensor in weights.items()} for weights in trace.checkpoints]
     model = fresh(0)
     for variation in reproduction.variations(training.threads):
-        reproduction._recompute(model, trace, training, 1, 2, variation)
+        recompute(model, trace, training, 1, 2, variation)
     assert not all(torch.equal(weights_of(model)[name], before[1][name]) for name in before[1])
     for weights, kept in zip(trace.checkpoints, before, strict=True):
         assert all(torch.equal(weights[name], kept[name]) for name in weights)
 
 
 @pytest.mark.parametrize("wrong", ["[]", "10", "[10,0]", "[10,1.5]", "[true]", "null"])
-def test_batch_sizes_are_checked(wrong: str, tmp_path: Path) -> None:
+def test_batch_sizes_are_checked(wrong: str) -> None:
     config = compose(["audit=proof_of_learning", "name=test", f"proof.batch_sizes={wrong}"])
     with pytest.raises(
         FedsimError, match=r"proof\.batch_sizes: expected a list of whole numbers of at least 1"
     ):
-        build.central_training(config, tmp_path)
+        build_central.central_training(config)
 
 
-def test_batch_sizes_come_from_the_config_and_unknown_studies_are_named(tmp_path: Path) -> None:
+def test_batch_sizes_come_from_the_config_and_unknown_studies_are_named() -> None:
     config = compose(["audit=proof_of_learning", "name=test", "proof.batch_sizes=[3,5]"])
-    training = build.central_training(config, tmp_path)[1]
+    training = build_central.central_training(config)[1]
     assert training.batch_sizes == (3, 5)
     with pytest.raises(
         FedsimError, match=r"expected some of reproduction, batch_sizes, precision, machines.*'x'"
     ):
-        calibrate(replace(training, study=("x",)), "l2")
+        studied(replace(training, study=("x",)), "l2")

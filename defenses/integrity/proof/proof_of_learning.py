@@ -4,27 +4,17 @@ Paper: Jia et al., Proof-of-Learning: Definitions and Practice (S&P 2021).
 """
 
 import math
-from collections.abc import Collection
-from pathlib import Path
-
-from torch import Tensor
 
 from fedsim.core.errors import FedsimError
-from fedsim.core.interfaces import Audit, CentralTraining, Finding, RecordedStep, StepVerdict, Submission
+from fedsim.core.interfaces import Audit, Submission
 from fedsim.core.randomness import generator
-from fedsim.core.training import Batch, Claim
-from fedsim.core.types import Verdict, Weights
-from fedsim.defenses.integrity.proof import calibrate, central, ledger
+from fedsim.core.training import Claim
+from fedsim.core.types import Verdict
 from fedsim.defenses.integrity.proof.distances import LIMITED
 from fedsim.defenses.integrity.proof.domain import DOMAINS
-from fedsim.defenses.integrity.proof.game import judge_step
 from fedsim.defenses.integrity.proof.proof import proof_of, to_bytes
 from fedsim.defenses.integrity.proof.seal import reading_key, seal, signing_key
-from fedsim.defenses.integrity.proof.suspicion import suspicions
 from fedsim.defenses.integrity.proof.verify import Expected, Thoroughness, verify
-from fedsim.storage.folder import Storage
-
-LEDGER = "ledger.jsonl"
 
 
 class ProofOfLearning(Audit):
@@ -79,10 +69,8 @@ class ProofOfLearning(Audit):
         return seal(to_bytes(proof), signing_key(seed, client), reading_key(seed).public_key())
 
     def examine(self, submission: Submission) -> Verdict:
-        """Enter the proof in the ledger, then verify it."""
+        """Verify the proof that came with a reply."""
         round, client, seed = submission.round, submission.client, submission.seed
-        if self.keep:
-            self._keep(submission)
         expected = Expected(
             model=submission.model,
             task=submission.task,
@@ -106,45 +94,3 @@ class ProofOfLearning(Audit):
             lambda steps, _: submission.reveal(steps),
             challenge,
         )
-
-    def make_keys(self, folder: Path) -> None:
-        """Write a prover's and a verifier's key pairs."""
-        central.make_keys(folder)
-
-    def check_records(self, folder: Path) -> tuple[int, str | None]:
-        """Check the ledger of a run and the proofs beside it."""
-        return ledger.check_folder(folder / "proofs", LEDGER)
-
-    def prove_training(self, training: CentralTraining) -> Path:
-        """Train, and return the file that proves it."""
-        return central.prove_training(training, self.every)
-
-    def verify_file(self, path: Path, training: CentralTraining) -> Verdict:
-        """Judge such a file."""
-        pinned = training.learning_rate if self.pin_learning_rate else None
-        return central.verify_file(path, training, self.how, pinned, self.every)
-
-    def calibrate(self, training: CentralTraining) -> list[Finding]:
-        """Measure what tells honest recomputation from a lie, on this machine."""
-        return calibrate.calibrate(training, self.how.distance)
-
-    def step_indices(self, training: CentralTraining, step: int) -> Tensor:
-        """Return which examples a step of a training is taken on."""
-        return central.central_indices(training, step)
-
-    def weights_before(self, training: CentralTraining, steps: Collection[int]) -> dict[int, Weights]:
-        """Train as far as is needed, and return the weights before these steps."""
-        return central.weights_before(training, steps)
-
-    def judge_step(self, step: RecordedStep, claimed: Batch, delta: float | None) -> StepVerdict:
-        """Judge the claim that a step was taken on another batch."""
-        return judge_step(step, claimed, self.how.domain, delta)
-
-    def suspicions(self, batch: Batch, reference: Batch) -> dict[str, float]:
-        """Measure how unlike other data a batch is, by several statistics; more is stranger."""
-        return suspicions(batch, reference)
-
-    def _keep(self, submission: Submission) -> None:
-        storage, round, client = Storage(submission.folder), submission.round, submission.client
-        ledger.append(storage, f"proofs/{LEDGER}", submission.proof, round=round, client=client)
-        storage.write(f"proofs/round_{round}.client_{client}.proof", submission.proof)

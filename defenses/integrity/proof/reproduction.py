@@ -1,35 +1,21 @@
-"""Errors of honest recomputation: by checkpoint interval, batch size, precision, and machine.
+"""How honest recomputation may differ: by threads, order of a batch, micro-batches, kernels, precision.
 
-Paper: Jia et al., Proof-of-Learning: Definitions and Practice (S&P 2021): table I, figures 1 to 3
-    (reproduction).
-    Suliman et al., Towards a Re-evaluation of Data Forging Attacks in Practice (2024), section 4.1: figure 2
-    (batch_sizes), table 2 (precision), table 3 (machines). Theirs are GPUs; threads and kernels stand in.
+Papers: Jia et al., Proof-of-Learning: Definitions and Practice (S&P 2021).
+    Suliman et al., Towards a Re-evaluation of Data Forging Attacks in Practice (2024), section 4.1. Their
+    machines are GPUs; threads and kernels stand in.
 """
 
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import nn
 
-from fedsim.core.interfaces import CentralTraining, Finding
 from fedsim.core.randomness import generator
-from fedsim.core.training import (
-    Batch,
-    Trace,
-    apply_step,
-    arithmetic,
-    batch_gradient,
-    load_weights,
-    sgd_step,
-    weights_of,
-)
-from fedsim.core.types import Weights
-from fedsim.defenses.integrity.proof.central import batch_at, train_centrally
-from fedsim.defenses.integrity.proof.distances import DISTANCES, distance
+from fedsim.core.training import Batch, apply_step, arithmetic, batch_gradient, sgd_step
 
 SAFETY = 10.0  # delta, in units of the largest honest error
 LEAST = 1e-9  # where nothing differed here, another machine may still
@@ -47,74 +33,12 @@ class Variation:
     exact: bool = True  # float32: what a verifier must put up with
 
 
-def reproduction(training: CentralTraining, kind: str) -> Iterator[Finding]:
-    """Errors of recomputing k steps, by k and by what differs; the distance of unrelated models; a delta."""
-    whole = train_centrally(training, 1)
-    other = train_centrally(training, training.steps, number=1)
-    reference = {name: distance(name, whole.checkpoints[-1], other.checkpoints[-1]) for name in DISTANCES}
-    for name, value in reference.items():
-        yield Finding(study="reproduction", case="unrelated models", figure=f"d_ref {name}", value=value)
-    model = training.fresh(0)
-    for interval in training.intervals:
-        largest = 0.0
-        for variation in variations(training.threads):
-            errors = dict.fromkeys(DISTANCES, 0.0)
-            for start in _starts(training.steps, interval):
-                again = _recompute(model, whole, training, start, interval, variation)
-                claimed = whole.checkpoints[min(start + interval, training.steps)]
-                errors = {name: max(value, distance(name, again, claimed)) for name, value in errors.items()}
-            case = f"k={interval}, {variation.name}"
-            for name, value in errors.items():
-                yield Finding(study="reproduction", case=case, figure=name, value=value)
-                share = value / reference[name] if reference[name] else 0.0
-                yield Finding(study="reproduction", case=case, figure=f"{name} / d_ref", value=share)
-            if variation.exact:
-                largest = max(largest, errors[kind])
-        case = f"k={interval}, delta for {kind}"
-        yield Finding(study="reproduction", case=case, figure="delta", value=max(SAFETY * largest, LEAST))
-
-
-def batch_sizes(training: CentralTraining, kind: str) -> Iterator[Finding]:
-    """Errors of recomputing single steps, by batch size and by what differs; the model's size."""
-    number = sum(parameter.numel() for parameter in training.fresh(0).parameters())
-    yield Finding(study="batch_sizes", case="the model", figure="parameters", value=float(number))
-    total = len(training.train.labels)
-    for size in sorted({min(size, total) for size in training.batch_sizes}):
-        sized = replace(training, batch_size=size)
-        trace = train_centrally(sized, 1)
-        for variation in _exact(sized):
-            case = f"b={size}, {variation.name}"
-            yield from _single_steps("batch_sizes", case, trace, sized, variation, kind)
-
-
-def precision(training: CentralTraining, kind: str) -> Iterator[Finding]:
-    """Errors of recomputing single steps in the precision that they were done in (no loss scaling)."""
-    for name in ("float32", "bfloat16", "float16"):
-        around = partial(arithmetic, name)
-        with around():
-            trace = train_centrally(training, 1)
-        for variation in _exact(training):
-            alike = replace(variation, around=_nested(around, variation.around))
-            case = f"{name}, {variation.name}"
-            yield from _single_steps("precision", case, trace, training, alike, kind)
-
-
-def machines(training: CentralTraining, kind: str) -> Iterator[Finding]:
-    """Errors of recomputing single steps on every stand-in for a machine that were done on every other."""
-    for there in _stand_ins(training):
-        with there.around():
-            trace = train_centrally(training, 1)
-        for here in _stand_ins(training):
-            case = f"{there.name} -> {here.name}"
-            yield from _single_steps("machines", case, trace, training, here, kind)
-
-
 def variations(threads: int) -> list[Variation]:
     """Return how an honest verifier's machine may differ, and two precisions that do not pass."""
     more = threads + 1
     return [
         Variation(name="the same"),
-        Variation(name=f"{more} threads", around=lambda: _threads(more)),
+        Variation(name=f"{more} threads", around=lambda: _other_threads(more)),
         Variation(name="permuted batch", step=_permuted),
         Variation(name="micro-batches", step=_micro_batches),
         Variation(name="other kernels", around=_plain_kernels),
@@ -123,59 +47,30 @@ def variations(threads: int) -> list[Variation]:
     ]
 
 
-def _exact(training: CentralTraining) -> list[Variation]:
-    return [variation for variation in variations(training.threads) if variation.exact]
-
-
-def _stand_ins(training: CentralTraining) -> list[Variation]:
+def stand_ins(threads: int) -> list[Variation]:
     """Return what on one machine differs as machines do: the order of sums, and the code that adds."""
-    more = training.threads + 1
+    more = threads + 1
 
-    def threads() -> AbstractContextManager[None]:
-        return _threads(more)
+    def more_threads() -> AbstractContextManager[None]:
+        return _other_threads(more)
 
     return [
         Variation(name="default"),
-        Variation(name=f"{more} threads", around=threads),
+        Variation(name=f"{more} threads", around=more_threads),
         Variation(name="plain kernels", around=_plain_kernels),
-        Variation(name=f"{more} threads and plain kernels", around=_nested(threads, _plain_kernels)),
+        Variation(name=f"{more} threads and plain kernels", around=nested(more_threads, _plain_kernels)),
     ]
 
 
-def _single_steps(
-    study: str, case: str, trace: Trace, training: CentralTraining, variation: Variation, kind: str
-) -> Iterator[Finding]:
-    """Yield the largest and the mean error over the steps of a trace, each done again by itself."""
-    model, errors = training.fresh(0), list[float]()
-    for start in _starts(training.steps, 1):
-        again = _recompute(model, trace, training, start, 1, variation)
-        errors.append(distance(kind, again, trace.checkpoints[start + 1]))
-    yield Finding(study=study, case=case, figure=f"largest {kind}", value=max(errors))
-    yield Finding(study=study, case=case, figure=f"mean {kind}", value=sum(errors) / len(errors))
+def nested(outer: Around, inner: Around) -> Around:
+    """Return one context within the other."""
 
+    @contextmanager
+    def around() -> Iterator[None]:
+        with outer(), inner():
+            yield
 
-def _starts(steps: int, interval: int) -> list[int]:
-    """Return some twenty places to recompute from, spread over the training."""
-    places = list(range(0, steps, interval))
-    return places[:: max(1, len(places) // 20)]
-
-
-def _recompute(
-    model: nn.Module,
-    trace: Trace,
-    training: CentralTraining,
-    start: int,
-    interval: int,
-    variation: Variation,
-) -> Weights:
-    first = trace.checkpoints[start]
-    if variation.name == "float16 checkpoints":
-        first = {name: tensor.half().float() for name, tensor in first.items()}
-    load_weights(model, first)
-    with variation.around():
-        for step in range(start, min(start + interval, training.steps)):
-            variation.step(model, batch_at(training, torch.tensor(trace.indices[step])), trace.learning_rate)
-    return weights_of(model)
+    return around
 
 
 def _permuted(model: nn.Module, batch: Batch, learning_rate: float) -> None:
@@ -194,17 +89,8 @@ def _micro_batches(model: nn.Module, batch: Batch, learning_rate: float) -> None
     apply_step(model, total, learning_rate)
 
 
-def _nested(outer: Around, inner: Around) -> Around:
-    @contextmanager
-    def around() -> Iterator[None]:
-        with outer(), inner():
-            yield
-
-    return around
-
-
 @contextmanager
-def _threads(number: int) -> Iterator[None]:
+def _other_threads(number: int) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:

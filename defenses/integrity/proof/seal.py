@@ -8,6 +8,7 @@ import hashlib
 import os
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -81,15 +82,7 @@ def seal(payload: bytes, signer: Ed25519PrivateKey, reader: X25519PublicKey, now
 
 def unseal(content: bytes, signer: Ed25519PublicKey, reader: X25519PrivateKey) -> Sealed:
     """Check form, signature and recipient, and decrypt; every failure says which of them it was."""
-    if not content.startswith(MAGIC):
-        raise Malformed(f"expected a file that begins with {MAGIC.decode()}")
-    header, end = read_header(content[len(MAGIC) :], _KEYS)
-    end += len(MAGIC)
-    if header["version"] != VERSION:
-        raise Malformed(f"seal version {header['version']} is not known here (this reads {VERSION})")
-    expected = end + header["length"] + TAG + SIGNATURE
-    if header["length"] < 0 or len(content) != expected:
-        raise Malformed(f"expected {expected} bytes, got {len(content)}")
+    header, end = _read_front(content)
     body, signature = memoryview(content)[:-SIGNATURE], content[-SIGNATURE:]
     if header["signer"] != signer.public_bytes_raw().hex():
         raise BadSignature("signed by another key than the prover's")
@@ -106,6 +99,27 @@ def unseal(content: bytes, signer: Ed25519PublicKey, reader: X25519PrivateKey) -
     except (InvalidTag, ValueError) as error:
         raise Unreadable("cannot be decrypted") from error
     return Sealed(payload=payload, time=header["time"])
+
+
+def is_sealed_with(content: bytes, signer: Ed25519PublicKey, reader: X25519PrivateKey) -> bool:
+    """Say whether an envelope names these two keys, be it rightly or not."""
+    header, _ = _read_front(content)
+    names = (signer.public_bytes_raw().hex(), reader.public_key().public_bytes_raw().hex())
+    return (header["signer"], header["reader"]) == names
+
+
+def _read_front(content: bytes) -> tuple[dict[str, Any], int]:
+    """Return the header of an envelope that has the right form, and where it ends."""
+    if not content.startswith(MAGIC):
+        raise Malformed(f"expected a file that begins with {MAGIC.decode()}")
+    header, end = read_header(content[len(MAGIC) :], _KEYS)
+    end += len(MAGIC)
+    if header["version"] != VERSION:
+        raise Malformed(f"seal version {header['version']} is not known here (this reads {VERSION})")
+    expected = end + header["length"] + TAG + SIGNATURE
+    if header["length"] < 0 or len(content) != expected:
+        raise Malformed(f"expected {expected} bytes, got {len(content)}")
+    return header, end
 
 
 def _shared_key(secret: bytes, front: bytes) -> bytes:

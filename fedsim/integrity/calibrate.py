@@ -1,26 +1,43 @@
 """What tells honest recomputation from a lie, measured: errors of the former, sizes of the latter.
 
 Paper: Jia et al., Proof-of-Learning: Definitions and Practice (S&P 2021): table II and figure 4
-    (initialisation), figure 5 (concatenation). Errors of recomputation: reproduction.py.
+    (initialisation), figure 5 (concatenation). Errors of recomputation: recomputation.py.
 """
 
 import time
 from collections.abc import Callable, Iterator
 
 from fedsim.core.errors import FedsimError
-from fedsim.core.interfaces import CentralTraining, Finding
 from fedsim.core.randomness import generator
 from fedsim.core.training import sgd_step, weights_of
 from fedsim.core.types import Weights
-from fedsim.defenses.integrity.proof.central import batch_at, central_indices, train_centrally
 from fedsim.defenses.integrity.proof.distances import distance
 from fedsim.defenses.integrity.proof.initialisation import initial_problem
-from fedsim.defenses.integrity.proof.reproduction import batch_sizes, machines, precision, reproduction
 from fedsim.defenses.integrity.proof.verify import Thoroughness, chosen_places
+from fedsim.integrity.recomputation import batch_sizes, machines, precision, reproduction
+from fedsim.integrity.training import CentralTraining, batch_at, central_indices, train_centrally
+from fedsim.lab.record import recorded
+from fedsim.storage.findings import Finding, findings, keep_finding
+from fedsim.storage.runfolder import RunFolder
 
 
-def calibrate(training: CentralTraining, kind: str) -> list[Finding]:
-    """Run the studies that are asked for."""
+def calibrate(
+    training: CentralTraining, kind: str, folder: RunFolder, *, name: str, config_text: str
+) -> list[Finding]:
+    """Run the studies that are asked for into a run folder; each finding is kept as it comes.
+
+    kind: of the distance that a delta is wanted for.
+    """
+    found = study(training, kind)
+    folder.begin("calibration", config_text)
+    with recorded(folder, name, lambda: {"metrics": {}, "findings": len(findings(folder.storage))}):
+        for finding in found:
+            keep_finding(folder.storage, finding)
+    return findings(folder.storage)
+
+
+def study(training: CentralTraining, kind: str) -> Iterator[Finding]:
+    """Return what the studies that are asked for will find; one that there is not is refused at once."""
     studies: dict[str, Callable[[CentralTraining, str], Iterator[Finding]]] = {
         "reproduction": reproduction,
         "batch_sizes": batch_sizes,
@@ -33,7 +50,7 @@ def calibrate(training: CentralTraining, kind: str) -> list[Finding]:
     }
     if unknown := [name for name in training.study if name not in studies]:
         raise FedsimError(f"proof.study: expected some of {', '.join(studies)}, got {unknown[0]!r}")
-    return [finding for name in training.study for finding in studies[name](training, kind)]
+    return (finding for name in training.study for finding in studies[name](training, kind))
 
 
 def initialisation(training: CentralTraining, kind: str) -> Iterator[Finding]:
@@ -69,8 +86,7 @@ def concatenation(training: CentralTraining, kind: str) -> Iterator[Finding]:
 
 def costs(training: CentralTraining, kind: str) -> Iterator[Finding]:
     """What recording costs on top of training, at one checkpoint an epoch, by the clock."""
-    epoch = max(1, len(training.train.labels) // training.batch_size)
-    plain, recorded = list[float](), list[float]()
+    epoch, plain, traced = training.epoch, list[float](), list[float]()
     for _ in range(3):
         started = time.perf_counter()
         model = training.fresh(0)
@@ -79,15 +95,14 @@ def costs(training: CentralTraining, kind: str) -> Iterator[Finding]:
         plain.append(time.perf_counter() - started)
         started = time.perf_counter()
         train_centrally(training, epoch)
-        recorded.append(time.perf_counter() - started)
-    share = min(recorded) / min(plain) - 1
+        traced.append(time.perf_counter() - started)
+    share = min(traced) / min(plain) - 1
     yield Finding(study="costs", case=f"k={epoch}", figure="recording / training", value=share)
 
 
 def revealed(training: CentralTraining, kind: str) -> Iterator[Finding]:
     """Which share of the data a verifier gets to see, counted and by 1 - (1 - (Q + R) k / S)^E."""
-    total = len(training.train.labels)
-    epoch = max(1, total // training.batch_size)
+    total, epoch = len(training.train.labels), training.epoch
     how = Thoroughness(top=1, random=1, epoch=epoch)
     for interval in training.intervals:
         trace = train_centrally(training, interval)

@@ -12,6 +12,7 @@ from pathlib import Path
 from fedsim.core.errors import FedsimError
 from fedsim.storage.folder import Storage
 
+LEDGER = "proofs/ledger.jsonl"  # in a run folder, with the proofs beside it
 FIRST = "0" * 64
 
 
@@ -59,19 +60,29 @@ def read(path: Path) -> list[Entry]:
     return entries
 
 
-def check_folder(folder: Path, name: str) -> tuple[int, str | None]:
-    """Return how many proofs came in, and what was changed since: in the chain or of the proofs."""
-    if not (folder / name).is_file():
-        raise FedsimError(f"no such file: {folder / name}. Remedy: a run with an audit and audit.keep=true.")
+def keep_proof(storage: Storage, sealed: bytes, *, round: int, client: int) -> None:
+    """Enter a proof in the ledger of a run folder, and put it beside."""
+    append(storage, LEDGER, sealed, round=round, client=client)
+    storage.write(_proof_file(round, client), sealed)
+
+
+def check_run(run: Path) -> tuple[int, str | None]:
+    """Return how many proofs a run was sent, and what was changed since: in the chain or of the proofs."""
+    if not (run / LEDGER).is_file():
+        raise FedsimError(f"no such file: {run / LEDGER}. Remedy: a run with an audit and audit.keep=true.")
     try:
-        entries = read(folder / name)
+        entries = read(run / LEDGER)
     except FedsimError as error:
         return 0, str(error)
     # A resumed run plays a round again: the last proof counts.
     for entry in {(entry.round, entry.client): entry for entry in entries}.values():
-        path = folder / f"round_{entry.round}.client_{entry.client}.proof"
+        path = run / _proof_file(entry.round, entry.client)
         if not path.is_file():
             return len(entries), f"{path} is in the ledger and not in the folder"
         if hashlib.sha256(path.read_bytes()).hexdigest() != entry.proof:
             return len(entries), f"{path} is not the proof that came in"
     return len(entries), None
+
+
+def _proof_file(round: int, client: int) -> str:
+    return f"proofs/round_{round}.client_{client}.proof"

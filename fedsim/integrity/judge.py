@@ -3,11 +3,14 @@
 Paper: Suliman et al., Towards a Re-evaluation of Data Forging Attacks in Practice (2024), algorithm 1.
 """
 
+from dataclasses import dataclass
+
 import torch
+from torch import Tensor, nn
 
 from fedsim.core.errors import in_words
-from fedsim.core.interfaces import RecordedStep, StepVerdict
 from fedsim.core.training import Batch, arithmetic, load_weights, sgd_step, weights_of
+from fedsim.core.types import Task, Weights
 from fedsim.defenses.integrity.proof.distances import distance
 from fedsim.defenses.integrity.proof.domain import (
     batch_problem,
@@ -19,6 +22,35 @@ from fedsim.defenses.integrity.proof.domain import (
 from fedsim.defenses.integrity.proof.reproduction import LEAST, SAFETY, variations
 
 EPSILON = torch.finfo(torch.float32).eps
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RecordedStep:
+    """A step of a trace, as a verifier knows it who trained himself."""
+
+    model: nn.Module  # its weights are overwritten
+    before: Weights
+    after: Weights
+    batch: Batch
+    unwanted: Tensor  # places in the batch of the examples that must not appear
+    task: Task
+    learning_rate: float
+    precision: str
+    threads: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepVerdict:
+    """What a verifier finds of the claim that a step was taken on another batch."""
+
+    accepted: bool
+    check: str = ""  # the one that failed: domain, distinct, gone or step
+    reason: str = ""
+    domain: str  # the strictest that the claimed batch lies in
+    gone: int  # of the unwanted examples, those that do not appear
+    error: float  # of the recomputed weights, l2
+    benign: float  # the largest of honest recomputations
+    delta: float
 
 
 def judge_step(step: RecordedStep, claimed: Batch, domain: str, delta: float | None) -> StepVerdict:

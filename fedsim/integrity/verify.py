@@ -1,0 +1,79 @@
+"""Is the proof of a training outside of a federation true? Batches go by their indices in a data set."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from fedsim.core.errors import FedsimError
+from fedsim.core.training import Batch, weights_of
+from fedsim.core.types import Verdict
+from fedsim.defenses.integrity.proof.proof import Malformed
+from fedsim.defenses.integrity.proof.proof_of_learning import ProofOfLearning
+from fedsim.defenses.integrity.proof.seal import is_sealed_with
+from fedsim.defenses.integrity.proof.verify import Expected, Reveal, verify
+from fedsim.integrity.keys import verifier_keys
+from fedsim.integrity.training import CentralTraining, batch_at
+
+LARGEST = 16 * 2**30  # bytes of a proof that is read at all
+
+
+def verify_file(path: Path, training: CentralTraining, audit: ProofOfLearning) -> Verdict:
+    """Judge a file by what the verifier has: its key, the prover's public key, the model and the data.
+
+    Raises where there is nothing to judge by: no such file, no keys.
+    """
+    if not path.is_file():
+        raise FedsimError(f"{path}: expected a file that `fedsim prove` wrote, got none")
+    if (size := path.stat().st_size) > LARGEST:
+        raise FedsimError(f"{path}: {size} bytes are more than the {LARGEST} that are read at all")
+    sealed = path.read_bytes()
+    if training.keys is None:
+        _check_seeds_keys(path, sealed, training.seed)
+    signer, reader = verifier_keys(training.keys, training.seed)
+    expected = Expected(
+        model=training.fresh(0),
+        task=training.task,
+        signer=signer,
+        reader=reader,
+        fresh=lambda number: weights_of(training.fresh(number + 1)),
+        learning_rate=training.learning_rate if audit.pin_learning_rate else None,
+        steps=training.steps,
+        every=audit.every,
+        batch_size=min(training.batch_size, len(training.train.labels)),
+    )
+    challenge = torch.Generator()
+    challenge.seed()  # of the machine's own chance: nobody can know it beforehand
+    how = replace(audit.how, epoch=training.epoch)
+    return verify(sealed, expected, how, batches_at(training), challenge)
+
+
+def _check_seeds_keys(path: Path, sealed: bytes, seed: int) -> None:
+    """Complain of a seal of other keys than the seed's: as none were named, it says nothing of the proof."""
+    try:
+        own = is_sealed_with(sealed, *verifier_keys(None, seed))
+    except Malformed:
+        return  # a verdict
+    if not own:
+        raise FedsimError(
+            f"{path}: could not be judged: expected a seal of the keys that follow from seed={seed}, got one "
+            "of other keys, and none were named. Remedy: proof.keys=DIR, with the folder of its keys."
+        )
+
+
+def batches_at(training: CentralTraining) -> Reveal:
+    """Return what shows a verifier the batches that a proof names."""
+    total = len(training.train.labels)
+
+    def reveal(steps: Sequence[int], indices: Sequence[tuple[int, ...]]) -> list[Batch]:
+        found = list[Batch]()
+        for step in indices:
+            if not step or max(step) >= total:
+                raise FedsimError(f"the proof names an example that the data of {total} does not have")
+            if len(set(step)) < len(step):
+                raise FedsimError("the proof names an example twice in a step")
+            found.append(batch_at(training, torch.tensor(step)))
+        return found
+
+    return reveal
