@@ -108,7 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.ClickException as error:
         usage = error.ctx.get_usage() if isinstance(error, click.UsageError) and error.ctx else ""
         complain(f"{error.format_message()} {usage}".strip())
-        sys.exit(1)
+        verifying = isinstance(error, click.UsageError) and error.ctx and error.ctx.info_name == "verify"
+        sys.exit(3 if verifying else 1)  # of a verifier, 1 would say that a proof was rejected
     except FedsimError as error:
         complain(in_words(error))
         sys.exit(1)
