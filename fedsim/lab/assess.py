@@ -99,6 +99,7 @@ def _outcomes(
 
 def run_errand(errand: Errand) -> Outcome:
     """Attack one observation in a process that was started for such errands."""
+    progress.silence()
     experiment, model = _rebuilt(errand.config_text)
     torch.set_num_threads(experiment.threads)
     with logged(errand.target.path):
