@@ -9,18 +9,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from small_settings import SOFTMAX
 
 ROOT = Path(__file__).parents[2]
-FAST = (
-    "data=synthetic",
-    "data.shape=[1,8,8]",
-    "data.num_classes=4",
-    "data.train_size=80",
-    "data.test_size=20",
-    "model=softmax",
-    "federation.rounds=1",
-    "federation.batch_size=6",
-)
+FAST = (*SOFTMAX, "federation.rounds=1")
 
 
 def fedsim(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -11,17 +11,14 @@ import time
 from pathlib import Path
 
 import pytest
+from small_settings import DATA
 
 from fedsim.core.errors import FedsimError
 from fedsim.lab.compare import parse
 from fedsim.report.comparison import Entry, pareto
 
 SMALL = (
-    "data=synthetic",
-    "data.shape=[1,8,8]",
-    "data.num_classes=4",
-    "data.train_size=160",
-    "data.test_size=40",
+    *DATA,
     "model=two_layer",
     "model.width=120",
     "federation.clients=2",

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from small_settings import DATA
 
 from fedsim.config import build
 from fedsim.core.errors import FedsimError
@@ -15,11 +16,9 @@ from fedsim.report.forging import correlations, refutation, write_forging
 from fedsim.storage.files import read_tensors
 
 SMALL = (
-    "data=synthetic",
+    *DATA,
     "data.shape=[1,7,7]",
-    "data.num_classes=4",
     "data.train_size=300",
-    "data.test_size=40",
     "model=softmax",
     "proof.steps=6",
     "proof.batch_size=40",

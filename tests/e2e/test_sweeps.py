@@ -6,17 +6,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from small_settings import SOFTMAX
 
-FAST = (
-    "data=synthetic",
-    "data.shape=[1,8,8]",
-    "data.num_classes=4",
-    "data.train_size=80",
-    "data.test_size=20",
-    "model=softmax",
-    "federation.rounds=1",
-    "federation.batch_size=6",
-)
+FAST = (*SOFTMAX, "federation.rounds=1")
 
 
 def sweep(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
