@@ -25,7 +25,7 @@ def fedsim(*arguments: str, cwd: Path, **environment: str) -> subprocess.Complet
 def test_a_run_a_replay_and_a_report(tmp_path: Path) -> None:
     done = fedsim(*FAST, f"hydra.run.dir={tmp_path}/chosen", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""  # no warnings, and no progress bar: this is no terminal
+    assert done.stderr == ""  # no warnings
     assert done.stdout.splitlines()[-1] == str(tmp_path / "chosen")
     assert "lnacc" in done.stdout
     assert json.loads((tmp_path / "chosen" / "summary.json").read_text())["status"] == "complete"
@@ -66,29 +66,31 @@ def test_a_sweep_leaves_a_folder_a_run_and_one_report_also_when_a_run_fails(tmp_
     assert page.count("/report.html") == 4  # two never got as far as a report
 
 
+MORE_MISTAKES = [
+    (["data=npz", "data.path=none.npz"], "no such file"),
+    (["data=npz"], "data.path"),
+    (["attack.rounding=up"], "attack.rounding: expected repair or nearest, got 'up'"),
+    (["+attack.depth=2"], "takes no argument 'depth'"),
+    (["seed=abc"], "seed: expected a whole number, got 'abc'"),
+    (["device=tpu9"], "device: expected cpu or cuda"),
+    (["model=vgg11"], "model vgg11 does not take images of shape (1, 28, 28)"),
+    (["defense=[noise]", "defense.noise.sigma=-1"], "defense.noise.sigma: expected a number"),
+]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["federation.clinets=3"], "Key 'clinets' is not in struct"),
         (["federation.clients=-3"], "federation.clients: expected a whole number of at least 1, got -3"),
         (["attack=ilgr"], "Could not find 'attack/ilgr'"),
-        (["data=npz", "data.path=none.npz"], "no such file"),
-        (["data=npz"], "data.path"),
-        (["attack.rounding=up"], "attack.rounding: expected repair or nearest, got 'up'"),
-        (["+attack.depth=2"], "takes no argument 'depth'"),
-        (["seed=abc"], "seed: expected a whole number, got 'abc'"),
-        (["device=tpu9"], "device: expected cpu or cuda"),
-        (["model=vgg11"], "model vgg11 does not take images of shape (1, 28, 28)"),
-        (
-            ["defense=[noise]", "defense.noise.sigma=-1"],
-            "defense.noise.sigma: expected a number",
-        ),
         (["nonsense"], "unknown command 'nonsense'"),
         (["list", "atack"], "unknown group 'atack'"),
         (["report"], "expected a run folder"),
         (["report", "."], "holds no run"),
         (["replay", "."], "is not a run folder"),
         (["replay", ".", "model=mlp"], "replay takes only"),
+        *(pytest.param(*mistake, marks=pytest.mark.slow) for mistake in MORE_MISTAKES),
     ],
 )
 def test_a_mistake_ends_in_a_clear_message_and_no_folder(arguments, words: str, tmp_path: Path) -> None:
