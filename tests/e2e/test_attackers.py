@@ -22,7 +22,6 @@ def same(left: RunFolder, right: RunFolder) -> None:
         assert left.guess(*place).images.equal(right.guess(*place).images)
 
 
-@pytest.mark.slow
 def test_two_processes_attack_as_one_does(play_small) -> None:
     same(play_small(*SLOW, folder="one"), play_small(*SLOW, "attackers=2", folder="two"))
 

@@ -119,8 +119,7 @@ def test_a_run_that_fails_says_where_what_it_has_is(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == str(tmp_path / "out")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["inline", "ray"])
+@pytest.mark.parametrize("engine", ["inline", pytest.param("ray", marks=pytest.mark.slow)])
 def test_ctrl_c_ends_the_process_and_keeps_what_there_was(engine: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fedsim.cli", *FAST, "federation.rounds=100000", f"engine={engine}"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

@@ -16,8 +16,7 @@ def sweep(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder.parent, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["cores", "submitit_local"])
+@pytest.mark.parametrize("launcher", ["cores", pytest.param("submitit_local", marks=pytest.mark.slow)])
 def test_runs_elsewhere_end_in_one_report_and_failed_ones_in_the_exit_status(
     tmp_path: Path, launcher: str
 ) -> None:
@@ -30,7 +29,6 @@ def test_runs_elsewhere_end_in_one_report_and_failed_ones_in_the_exit_status(
     assert "batch of one" in (folder / "sweep.csv").read_text()
 
 
-@pytest.mark.slow
 def test_a_search_minimises_its_objective(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     noise = ("defense=[noise]", "defense.noise.sigma=tag(log, interval(1e-4, 1))", "objective=irec")
