@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help run test test-kernels test-lowest check format bench constraints clean
+.PHONY: help run test test-slow test-all test-kernels test-lowest check format bench constraints clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -22,8 +22,13 @@ $(VENV)/.dev: $(VENV)/.ready
 run: $(VENV)/.ready  ## run the main experiment on embedded data and write its report
 	$(BIN)/fedsim attack=span_matching
 
-test: $(VENV)/.dev  ## run all tests
-	$(BIN)/python -m pytest -n 2
+test: $(VENV)/.dev  ## run the tests of every capability (at most six minutes on two cores)
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-slow: $(VENV)/.dev  ## run the others: Ray and deployment in full, signals, sweeps elsewhere, long searches
+	$(BIN)/python -m pytest -n 2 -m slow
+
+test-all: test test-slow  ## run all tests
 
 test-kernels: $(VENV)/.dev  ## run the tests of rounding as older and newer CPUs would compute them
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(BIN)/python -m pytest -n 2 -m kernels
@@ -34,10 +39,11 @@ test-lowest:  ## run the fast tests with the oldest versions that pyproject.toml
 	build/lowest/bin/python $(INSTALL) -c constraints-lowest.txt -e '.[dev]'
 	build/lowest/bin/python -m pytest -n 2 tests/unit tests/contracts tests/e2e/test_rounds.py
 
-check: $(VENV)/.dev  ## lint, format check, strict types
+check: $(VENV)/.dev  ## lint, format check, strict types, layers of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: $(VENV)/.dev  ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix .

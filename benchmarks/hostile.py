@@ -31,6 +31,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from damages import damage, judged
 from faulty_disk import FaultyDisk, PowerCut
 from mutations import play_mutated
+from small_settings import DATA
 
 import fedsim.lab.record
 from fedsim.config import build
@@ -42,17 +43,7 @@ from fedsim.lab.resume import resume
 from fedsim.storage.runfolder import RunFolder
 from fedsim.storage.status import Status
 
-SMALL = (
-    "data=synthetic",
-    "data.shape=[1,8,8]",
-    "data.num_classes=4",
-    "data.train_size=160",
-    "data.test_size=40",
-    "federation.clients=3",
-    "federation.batch_size=6",
-    "metric=[leacc,lnacc,irec]",
-    "name=test",
-)
+SMALL = (*DATA, "federation.clients=3", "federation.batch_size=6", "metric=[leacc,lnacc,irec]", "name=test")
 ALL_TOLD = "federation.disclose=[num_examples,learning_rate,local_steps,loss,class_counts]"
 LEFT_AFTER = 10.0  # seconds
 

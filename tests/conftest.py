@@ -1,5 +1,6 @@
 """Shared by all tests: one thread, small federations composed as the command line would."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -7,30 +8,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_settings import SMALL
 from torch import Tensor, nn
 
 from fedsim.commands.cli import main
 from fedsim.config import build
 from fedsim.config.compose import compose
+from fedsim.core import progress
 from fedsim.core.training import batch_gradient
 from fedsim.core.types import Observation
 from fedsim.data.images import Dataset
 from fedsim.lab.experiment import Experiment, run
 from fedsim.storage.runfolder import RunFolder
 
-SMALL = (
-    "data=synthetic",
-    "data.shape=[1,8,8]",
-    "data.num_classes=4",
-    "data.train_size=160",
-    "data.test_size=40",
-    "model=softmax",
-    "federation.clients=3",
-    "federation.rounds=2",
-    "federation.batch_size=6",
-    "metric=[leacc,lnacc,irec]",
-    "name=test",
-)
+os.environ[progress.SETTING] = "off"  # what a slow machine would print is in no test's way
 
 
 @pytest.fixture(autouse=True)

@@ -94,6 +94,7 @@ def _outcomes(
 
 def run_errand(errand: Errand) -> Outcome:
     """Attack one observation in a process that was started for such errands."""
+    progress.silence()
     experiment = errand.rebuild()
     torch.set_num_threads(experiment.threads)
     with logged(errand.target.path):

@@ -51,7 +51,7 @@ def serve(grid: Grid, context: Context) -> None:
     """Play a run's rounds, or without a run folder a whole experiment."""
     from fedsim.config import build
     from fedsim.config.compose import compose, parse_text
-    from fedsim.core import environment
+    from fedsim.core import environment, progress
     from fedsim.core.training import load_weights
     from fedsim.lab.experiment import play, run
     from fedsim.storage.files import as_bytes, write_whole
@@ -59,6 +59,7 @@ def serve(grid: Grid, context: Context) -> None:
     from fedsim.storage.runfolder import RunFolder
 
     environment.silence_flower()
+    progress.silence()
     engine, path = OnGrid(grid, context), run_folder(context)
     if not context.run_config.get("folder"):
         config = compose(shlex.split(str(context.run_config.get("overrides", ""))))

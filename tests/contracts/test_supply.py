@@ -1,6 +1,7 @@
 """Contracts on what is installed: constraints fit pyproject.toml, and make installs by them."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -55,6 +56,19 @@ def bound(requirement: Requirement, operator: str) -> Version:
 
 def test_every_extra_is_looked_at() -> None:
     assert set(PROJECT["optional-dependencies"]) == {"dev", "sweeps", "peers"}
+
+
+def test_what_others_are_told_to_install_is_this_project() -> None:
+    """`fedsim` on the package index is another one."""
+    texts = [
+        *ROOT.glob("*.md"),
+        *(p for top in ("docs", "examples", "conf") for p in (ROOT / top).rglob("*.*")),
+    ]
+    for path in texts:
+        if path.suffix in (".md", ".yaml", ".toml"):
+            assert not re.search(r"pip install[^\n]*[ '\"]fedsim(?!-lab)\b", path.read_text()), path
+    example = tomllib.loads((ROOT / "examples/flower_quickstart/pyproject.toml").read_text())["project"]
+    assert PROJECT["name"] in {Requirement(text).name for text in example["dependencies"]}
 
 
 @pytest.mark.parametrize("requirement", ALL, ids=str)

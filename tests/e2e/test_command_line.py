@@ -9,18 +9,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from small_settings import SOFTMAX
 
 ROOT = Path(__file__).parents[2]
-FAST = (
-    "data=synthetic",
-    "data.shape=[1,8,8]",
-    "data.num_classes=4",
-    "data.train_size=80",
-    "data.test_size=20",
-    "model=softmax",
-    "federation.rounds=1",
-    "federation.batch_size=6",
-)
+FAST = (*SOFTMAX, "federation.rounds=1")
 
 
 def fedsim(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -33,7 +25,7 @@ def fedsim(*arguments: str, cwd: Path, **environment: str) -> subprocess.Complet
 def test_a_run_a_replay_and_a_report(tmp_path: Path) -> None:
     done = fedsim(*FAST, f"hydra.run.dir={tmp_path}/chosen", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""  # no warnings, and no progress bar: this is no terminal
+    assert done.stderr == ""  # no warnings
     assert done.stdout.splitlines()[-1] == str(tmp_path / "chosen")
     assert "lnacc" in done.stdout
     assert json.loads((tmp_path / "chosen" / "summary.json").read_text())["status"] == "complete"
@@ -76,23 +68,24 @@ def test_a_sweep_leaves_a_folder_a_run_and_one_report_also_when_a_run_fails(tmp_
     assert page.count("/report.html") == 4  # two never got as far as a report
 
 
+MORE_MISTAKES = [
+    (["data=npz", "data.path=none.npz"], "no such file"),
+    (["data=npz"], "data.path"),
+    (["attack.rounding=up"], "attack.rounding: expected repair or nearest, got 'up'"),
+    (["+attack.depth=2"], "takes no argument 'depth'"),
+    (["seed=abc"], "seed: expected a whole number, got 'abc'"),
+    (["device=tpu9"], "device: expected cpu or cuda"),
+    (["model=vgg11"], "model vgg11 does not take images of shape (1, 28, 28)"),
+    (["defense=[noise]", "defense.noise.sigma=-1"], "defense.noise.sigma: expected a number"),
+]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["federation.clinets=3"], "Key 'clinets' is not in struct"),
         (["federation.clients=-3"], "federation.clients: expected a whole number of at least 1, got -3"),
         (["attack=ilgr"], "attack=ilgr: no such yaml. Did you mean ilrg"),
-        (["data=npz", "data.path=none.npz"], "no such file"),
-        (["data=npz"], "data.path"),
-        (["attack.rounding=up"], "attack.rounding: expected repair or nearest, got 'up'"),
-        (["+attack.depth=2"], "takes no argument 'depth'"),
-        (["seed=abc"], "seed: expected a whole number, got 'abc'"),
-        (["device=tpu9"], "device: expected cpu or cuda"),
-        (["model=vgg11"], "model vgg11 does not take images of shape (1, 28, 28)"),
-        (
-            ["defense=[noise]", "defense.noise.sigma=-1"],
-            "defense.noise.sigma: expected a number",
-        ),
         (["nonsense"], "unknown command 'nonsense'"),
         (["list", "atack"], "unknown group or module 'atack'"),
         (["report"], "Missing argument 'FOLDERS...'"),
@@ -104,6 +97,7 @@ def test_a_sweep_leaves_a_folder_a_run_and_one_report_also_when_a_run_fails(tmp_
         (["lst"], "unknown command 'lst'"),
         (["keys", "--hlep"], "No such option"),
         (["kind=nonsense"], "kind: expected one of run, sweep"),
+        *(pytest.param(*mistake, marks=pytest.mark.slow) for mistake in MORE_MISTAKES),
     ],
 )
 def test_a_mistake_ends_in_a_clear_message_and_no_folder(arguments, words: str, tmp_path: Path) -> None:
@@ -132,8 +126,7 @@ def test_a_run_that_fails_says_where_what_it_has_is(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == str(tmp_path / "out")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["inline", "ray"])
+@pytest.mark.parametrize("engine", ["inline", pytest.param("ray", marks=pytest.mark.slow)])
 def test_ctrl_c_ends_the_process_and_keeps_what_there_was(engine: str, tmp_path: Path) -> None:
     command = [
         sys.executable,

@@ -11,17 +11,14 @@ import time
 from pathlib import Path
 
 import pytest
+from small_settings import DATA
 
 from fedsim.core.errors import FedsimError
 from fedsim.lab.compare import comparison_of
 from fedsim.report.comparison import Entry, pareto
 
 SMALL = (
-    "data=synthetic",
-    "data.shape=[1,8,8]",
-    "data.num_classes=4",
-    "data.train_size=160",
-    "data.test_size=40",
+    *DATA,
     "model=two_layer",
     "model.width=120",
     "federation.clients=2",
@@ -84,6 +81,7 @@ def test_attacks_that_do_not_craft_share_one_training(compared: Path) -> None:
     assert (compared / "cells" / "stein_exact_against_none_0" / "observations").exists()
 
 
+@pytest.mark.slow
 def test_only_what_is_missing_runs_again_and_gives_the_same(compared: Path, tmp_path: Path) -> None:
     copied = tmp_path / "grid"
     shutil.copytree(compared, copied)
@@ -107,6 +105,7 @@ def test_finished_runs_of_other_settings_are_not_mixed_in(compared: Path, tmp_pa
     assert "Remedy" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_kill_in_the_middle_loses_nothing_that_was_done(compared: Path, tmp_path: Path) -> None:
     folder = tmp_path / "grid"
     with (tmp_path / "out").open("w") as out:
@@ -127,6 +126,7 @@ def test_a_kill_in_the_middle_loses_nothing_that_was_done(compared: Path, tmp_pa
     assert found.items() <= figures(compared).items()
 
 
+@pytest.mark.slow
 def test_failed_cells_are_shown_and_stop_nothing_and_giving_up_is_a_result(tmp_path: Path) -> None:
     choices = ["attack=[ilrg,rgap,{ilrg: {knows_defense: true}}]", "defense=[none,{noise: {sigma: 1e39}}]"]
     program = [sys.executable, "-m", "fedsim", "compare", *choices, *SMALL, f"into={tmp_path / 'grid'}"]

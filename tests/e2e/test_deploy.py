@@ -36,11 +36,20 @@ def processes_about(path: Path) -> list[str]:
     return found
 
 
+def test_deploy_and_inline_agree_bit_for_bit_in_a_round_of_one(
+    play_small, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setenv("FEDSIM_TEST", str(tmp_path))  # processes inherit it
+    one = ("federation.clients=1", "federation.rounds=1")
+    same(play_small(*one, folder="inline"), play_small(*one, "engine=deploy", folder="deploy"))
+    assert processes_about(tmp_path) == []
+
+
 @pytest.mark.slow
 def test_deploy_and_inline_agree_bit_for_bit_also_after_a_resume(
     play_small, tmp_path: Path, monkeypatch
 ) -> None:
-    monkeypatch.setenv("FEDSIM_TEST", str(tmp_path))  # processes inherit it
+    monkeypatch.setenv("FEDSIM_TEST", str(tmp_path))
     inline = play_small(*ALIKE, folder="inline")
     # A round, and the second one in another federation, as after an interruption.
     first = play_small(*ALIKE, "federation.rounds=1", "engine=deploy", folder="deploy")

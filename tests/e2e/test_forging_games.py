@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from small_settings import DATA
 
 from fedsim.config import build, build_central
 from fedsim.config.compose import compose
@@ -21,11 +22,9 @@ from fedsim.storage.runfolder import RunFolder
 from fedsim.storage.status import Status
 
 SMALL = (
-    "data=synthetic",
+    *DATA,
     "data.shape=[1,7,7]",
-    "data.num_classes=4",
     "data.train_size=300",
-    "data.test_size=40",
     "model=softmax",
     "proof.steps=6",
     "proof.batch_size=40",

@@ -6,6 +6,10 @@ from engines_alike import ALIKE, same
 from fedsim.core.errors import FedsimError
 
 
+def test_ray_and_inline_agree_bit_for_bit(play_small) -> None:
+    same(play_small(*ALIKE, folder="inline"), play_small(*ALIKE, "engine=ray", folder="ray"))
+
+
 @pytest.mark.slow
 def test_ray_and_inline_agree_bit_for_bit_also_twice_in_one_process(play_small) -> None:
     some = ("model=lenet5", "data.shape=[3,32,32]", "federation.clients=4", "federation.participation=0.75")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from faulty_disk import FaultyDisk, PowerCut
+from small_settings import SOFTMAX
 
 import fedsim.lab.record
 from fedsim.commands.cli import _resume
@@ -22,16 +23,7 @@ from fedsim.lab.experiment import run
 from fedsim.lab.resume import resume
 from fedsim.storage.runfolder import RunFolder
 
-SMALL = (
-    "data=synthetic",
-    "data.shape=[1,8,8]",
-    "data.num_classes=4",
-    "data.train_size=200",
-    "data.test_size=40",
-    "model=softmax",
-    "federation.clients=4",
-    "federation.batch_size=6",
-)
+SMALL = (*SOFTMAX, "data.train_size=200", "federation.clients=4")
 STATEFUL = ("defense=[sparsify]", "defense.sparsify.error_feedback=true", "federation.participation=0.67")
 CHEATED = (
     "federation=fedavg",

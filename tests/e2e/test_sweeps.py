@@ -6,17 +6,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from small_settings import SOFTMAX
 
-FAST = (
-    "data=synthetic",
-    "data.shape=[1,8,8]",
-    "data.num_classes=4",
-    "data.train_size=80",
-    "data.test_size=20",
-    "model=softmax",
-    "federation.rounds=1",
-    "federation.batch_size=6",
-)
+FAST = (*SOFTMAX, "federation.rounds=1")
 
 
 def sweep(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -24,8 +16,9 @@ def sweep(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder.parent, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("elsewhere", ["jobs=2", "hydra/launcher=submitit_local"])
+@pytest.mark.parametrize(
+    "elsewhere", ["jobs=2", pytest.param("hydra/launcher=submitit_local", marks=pytest.mark.slow)]
+)
 def test_runs_elsewhere_end_in_one_report_and_failed_ones_in_the_exit_status(
     tmp_path: Path, elsewhere: str
 ) -> None:
@@ -41,7 +34,6 @@ def test_runs_elsewhere_end_in_one_report_and_failed_ones_in_the_exit_status(
     assert table.count("failed: round 1: none of 4 clients") == 2
 
 
-@pytest.mark.slow
 def test_a_search_minimises_its_objective(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     noise = ("defense=[noise]", "defense.noise.sigma=tag(log, interval(1e-4, 1))", "objective=irec")

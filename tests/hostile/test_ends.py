@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from faulty_disk import FaultyDisk, PowerCut
+from small_settings import SOFTMAX
 
 import fedsim.lab.experiment
 from fedsim.core.errors import FedsimError
@@ -20,14 +21,7 @@ from fedsim.lab.resume import resume
 from fedsim.storage.folder import Storage
 from fedsim.storage.runfolder import RunFolder
 
-SMALL = (
-    "data=synthetic",
-    "data.shape=[1,8,8]",
-    "data.num_classes=4",
-    "data.train_size=160",
-    "data.test_size=40",
-)
-SMALL += ("model=softmax", "metric=[lnacc]", "name=test", "federation.batch_size=6")
+FAST = (*SOFTMAX, "metric=[lnacc]")
 
 
 @pytest.mark.parametrize("end", [SystemExit(0), SystemExit(15), KeyboardInterrupt(), GeneratorExit()])
@@ -104,11 +98,11 @@ def test_a_run_that_dies_while_it_removes_what_is_private_ends_as_if_it_had_not(
 
 
 def test_two_comparisons_into_one_folder_do_not_meet(tmp_path: Path, command) -> None:
-    comparison = comparison_of(["attack=[ilrg]", f"into={tmp_path}/grid", "jobs=1", *SMALL[:-2]])
+    comparison = comparison_of(["attack=[ilrg]", f"into={tmp_path}/grid", "jobs=1", *FAST])
     folder = comparison.folder
     refused = []
     with Storage(folder).claimed():
-        done = command("compare", "attack=[ilrg]", "into=grid", *SMALL[:-2], cwd=tmp_path)
+        done = command("compare", "attack=[ilrg]", "into=grid", *FAST, cwd=tmp_path)
         refused.append(done.stderr)
     assert "another process is writing here. Remedy" in refused[0]
     assert not (folder / "trainings").exists()
@@ -130,7 +124,7 @@ def test_a_full_disk_is_said_in_a_sentence(small, tmp_path: Path, monkeypatch) -
 def started(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
     (cwd / "tmp").mkdir(exist_ok=True)
     return subprocess.Popen(
-        [sys.executable, "-m", "fedsim", *SMALL, *arguments],
+        [sys.executable, "-m", "fedsim", *FAST, "name=test", *arguments],
         cwd=cwd,
         env=dict(os.environ) | {"TMPDIR": str(cwd / "tmp")},
         stdout=subprocess.DEVNULL,

@@ -309,6 +309,7 @@ def a_batch(number: int) -> tuple[torch.Tensor, torch.Tensor]:
     return labels, torch.randint(0, 20, (CLASSES,), generator=generator)
 
 
+@pytest.mark.slow
 def test_a_report_reads_every_guess_once_and_stays_small(tmp_path: Path, monkeypatch) -> None:
     folder, number = made_run(tmp_path / "run"), 1500
     for client in range(number):

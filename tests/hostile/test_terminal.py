@@ -98,6 +98,7 @@ class Terminal(io.StringIO):
 def test_bars_show_labels_and_notes_as_they_are(monkeypatch) -> None:
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.delenv(progress.SETTING)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")
     with progress.bar("[/] \x1b]0;label\x07", 3) as advance, progress.bar("inner", 2) as inner:

@@ -112,3 +112,16 @@ def _in_turn(labels: Tensor, steps: int) -> Tensor:
     if steps == 1:
         return labels
     return torch.cat([labels[step::steps] for step in range(steps)])
+
+
+def agreeing(fixed: FixedLabels, begun: Reconstruction) -> FixedLabels:
+    """Let images to start from keep the labels that came with them; the others get what is left."""
+    assert begun.labels is not None
+    known, left = begun.labels.tolist()[: len(fixed.labels)], fixed.labels.tolist()
+    if len(known) == len(left) and fixed.recovered is not None and begun.class_counts is not None:
+        return FixedLabels(labels=torch.tensor(known, dtype=torch.int64), recovered=begun)
+    for label in known:
+        if label in left:
+            left.remove(label)
+    labels = torch.tensor((known + left)[: len(fixed.labels)], dtype=torch.int64)
+    return FixedLabels(labels=labels, recovered=fixed.recovered)

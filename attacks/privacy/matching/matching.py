@@ -19,7 +19,7 @@ from torch import nn
 
 from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.matching import checks
-from fedsim.attacks.privacy.matching.labels import FixedLabels, Joint, LabelSource
+from fedsim.attacks.privacy.matching.labels import FixedLabels, Joint, LabelSource, agreeing
 from fedsim.attacks.privacy.matching.linear_layers import linear_chain
 from fedsim.attacks.privacy.matching.module_calls import outputs_size
 from fedsim.attacks.privacy.matching.objectives import Objective
@@ -28,6 +28,7 @@ from fedsim.attacks.privacy.matching.parametrisations import Pixels, Span
 from fedsim.attacks.privacy.matching.priors import BatchNormStatistics, Prior
 from fedsim.attacks.privacy.matching.problem import Problem, Variables, private_copy
 from fedsim.attacks.privacy.matching.starts import Start
+from fedsim.attacks.privacy.matching.target import compared
 from fedsim.attacks.privacy.matching.watch import Diverged, TimeIsUp, Watch
 from fedsim.core import progress
 from fedsim.core.errors import FedsimError, in_words
@@ -105,7 +106,7 @@ class Matching(Attack):
         fixed = self.labels.fixed(model, task, observations)
         begun = self._begin_with(model, task, observations)
         if fixed is not None and begun is not None and begun.labels is not None:
-            fixed = _agreeing(fixed, begun)
+            fixed = agreeing(fixed, begun)
         problem = self._problem(model, task, observations[-1], fixed)
         self._expect_room(model, problem)
         best: Watch | None = None
@@ -163,29 +164,7 @@ class Matching(Attack):
             )
         if fixed is not None and len(fixed.labels) != size:
             raise FedsimError(f"attack.labels: expected {size} labels, got {len(fixed.labels)}")
-        used = tuple(
-            self.layers is None or any(name.startswith(layer) for layer in self.layers)
-            for name, _ in own.named_parameters()
-        )
-        if not any(used):
-            raise FedsimError(
-                f"attack.layers: no parameter begins with any of {list(self.layers or ())}. "
-                f"Remedy: some of {', '.join(name for name, _ in own.named_parameters())}."
-            )
-        received = [observation.received[name] for name, _ in own.named_parameters()]
-        target = tuple(
-            tensor.to(device=device, dtype=self.dtype)
-            for tensor, is_used in zip(received, used, strict=True)
-            if is_used
-        )
-        if not any(bool(tensor.any()) for tensor in target):
-            raise FedsimError("the gradient to match is zero everywhere: it holds nothing to recover")
-        length, floats = math.hypot(*(float(t.double().norm()) for t in target)), torch.finfo(self.dtype)
-        if not floats.tiny <= length**2 <= floats.max:
-            raise FedsimError(
-                f"the gradient to match has a length of {length:.3g}, whose square {self.dtype} cannot hold. "
-                "Remedy: attack.double=true."
-            )
+        target, used = compared(observation, own, self.layers)
         left_out = self.known_only or (observation.defense is not None and observation.defense.zeros)
         steps, learning_rate = claims.local_training(observation)
         if size % steps:
@@ -293,16 +272,3 @@ def _thinned(trace: list[float]) -> tuple[float, ...]:
     if len(trace) <= TRACE:
         return tuple(trace)
     return (*trace[:: -(-len(trace) // TRACE)], trace[-1])
-
-
-def _agreeing(fixed: FixedLabels, begun: Reconstruction) -> FixedLabels:
-    """Let images to start from keep the labels that came with them; the others get what is left."""
-    assert begun.labels is not None
-    known, left = begun.labels.tolist()[: len(fixed.labels)], fixed.labels.tolist()
-    if len(known) == len(left) and fixed.recovered is not None and begun.class_counts is not None:
-        return FixedLabels(labels=torch.tensor(known, dtype=torch.int64), recovered=begun)
-    for label in known:
-        if label in left:
-            left.remove(label)
-    labels = torch.tensor((known + left)[: len(fixed.labels)], dtype=torch.int64)
-    return FixedLabels(labels=labels, recovered=fixed.recovered)

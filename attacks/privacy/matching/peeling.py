@@ -21,7 +21,7 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -30,7 +30,8 @@ from torch import Tensor, nn
 from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.least_squares import fit
 from fedsim.attacks.privacy.matching import checks
-from fedsim.attacks.privacy.matching.linear_layers import LinearLayer, affine_span, linear_chain, row_space
+from fedsim.attacks.privacy.matching.linear_layers import LinearLayer, linear_chain, row_space
+from fedsim.attacks.privacy.matching.membership import Activation, Membership, derivative, with_one
 from fedsim.attacks.privacy.matching.problem import private_copy
 from fedsim.core import progress
 from fedsim.core.errors import FedsimError
@@ -41,7 +42,6 @@ from fedsim.core.types import Interrupted, Observation, Reconstruction, Task
 log = logging.getLogger(__name__)
 SAME = 1e-3  # of the typical length: two points nearer than this are one image
 PATIENCE = 12  # rounds of starts without a new image before the search ends
-Activation = Callable[[Tensor], Tensor]
 
 
 class Peeling(Attack):
@@ -153,7 +153,7 @@ class Peel:
     act: Activation
     size: int
     columns: tuple[Tensor, Tensor]  # orthonormal bases of both gradients' column spaces
-    whole: "Membership"
+    whole: Membership
     inputs: Tensor  # (found, in + 1): [x | 1]
     outputs: Tensor  # (found, out + 1): [f(z) | 1]
     errors: Tensor  # (found, out): rows of D1
@@ -249,65 +249,6 @@ class Peel:
         self.outputs = torch.cat([self.outputs, with_one(self.act(values))])
         self.errors = torch.cat([self.errors, factor * error[None]])
         self.next_errors = torch.cat([self.next_errors, factor * next_error[None]])
-
-
-class Membership:
-    """Points of the first layer's input space, and how far their activations are from the second's."""
-
-    def __init__(self, first: Tensor, second: Tensor, weight: Tensor, act: Activation, rank: int) -> None:
-        """Read both spaces from the gradients."""
-        self.basis = row_space(first, rank)
-        self.goal = row_space(second, rank)
-        self.origin, self.directions = affine_span(self.basis)
-        self.slant, self.offset = self.directions @ weight.T, self.origin @ weight.T
-        self.act = act
-
-    def inputs(self, points: Tensor) -> Tensor:
-        """Return the inputs [x | 1] with these coordinates."""
-        return points @ self.directions + self.origin
-
-    def points(self, inputs: Tensor) -> Tensor:
-        """Return the coordinates of inputs [x | 1]."""
-        return (inputs - self.origin) @ self.directions.T
-
-    def descend(self, points: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-        """Take damped Gauss-Newton steps from all points at once; return them with relative residuals."""
-        damping = points.new_full((len(points),), 0.1)
-        losses, squares, slopes = self._normal_equations(points)
-        identity = torch.eye(points.shape[1], dtype=points.dtype)
-        for _ in range(steps):
-            ridge = damping * squares.diagonal(dim1=1, dim2=2).mean(dim=1)
-            moved = points - torch.linalg.solve(squares + ridge[:, None, None] * identity, slopes)
-            new_losses, new_squares, new_slopes = self._normal_equations(moved)
-            better = new_losses < losses
-            points = torch.where(better[:, None], moved, points)
-            losses = torch.where(better, new_losses, losses)
-            squares = torch.where(better[:, None, None], new_squares, squares)
-            slopes = torch.where(better[:, None], new_slopes, slopes)
-            damping = torch.where(better, damping / 5, damping * 3).clamp(1e-12, 1e8)
-        return points, losses.sqrt()
-
-    def _normal_equations(self, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        values = points @ self.slant + self.offset
-        outputs = with_one(self.act(values))
-        gaps = outputs - (outputs @ self.goal.T) @ self.goal
-        jacobians = self.slant * derivative(self.act, values)[:, None, :]
-        inside = jacobians @ self.goal[:, :-1].T
-        squares = jacobians @ jacobians.mT - inside @ inside.mT
-        slopes = (jacobians @ gaps[:, :-1, None])[:, :, 0]
-        return gaps.square().sum(dim=1) / outputs.square().sum(dim=1), squares, slopes
-
-
-def with_one(rows: Tensor) -> Tensor:
-    """Append a 1 to every row: the input of the bias."""
-    return torch.cat([rows, rows.new_ones(len(rows), 1)], dim=1)
-
-
-def derivative(act: Activation, values: Tensor) -> Tensor:
-    """Return the derivative of an elementwise activation."""
-    values = values.detach().requires_grad_()
-    with torch.enable_grad():
-        return torch.autograd.grad(act(values).sum(), values)[0]
 
 
 def read_labels(

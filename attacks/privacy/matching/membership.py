@@ -1,0 +1,69 @@
+"""Which points of a linear layer's input space give activations in the next layer's: peeling's search."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fedsim.attacks.privacy.matching.linear_layers import affine_span, row_space
+
+Activation = Callable[[Tensor], Tensor]
+
+
+class Membership:
+    """Points of the first layer's input space, and how far their activations are from the second's."""
+
+    def __init__(self, first: Tensor, second: Tensor, weight: Tensor, act: Activation, rank: int) -> None:
+        """Read both spaces from the gradients."""
+        self.basis = row_space(first, rank)
+        self.goal = row_space(second, rank)
+        self.origin, self.directions = affine_span(self.basis)
+        self.slant, self.offset = self.directions @ weight.T, self.origin @ weight.T
+        self.act = act
+
+    def inputs(self, points: Tensor) -> Tensor:
+        """Return the inputs [x | 1] with these coordinates."""
+        return points @ self.directions + self.origin
+
+    def points(self, inputs: Tensor) -> Tensor:
+        """Return the coordinates of inputs [x | 1]."""
+        return (inputs - self.origin) @ self.directions.T
+
+    def descend(self, points: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        """Take damped Gauss-Newton steps from all points at once; return them with relative residuals."""
+        damping = points.new_full((len(points),), 0.1)
+        losses, squares, slopes = self._normal_equations(points)
+        identity = torch.eye(points.shape[1], dtype=points.dtype)
+        for _ in range(steps):
+            ridge = damping * squares.diagonal(dim1=1, dim2=2).mean(dim=1)
+            moved = points - torch.linalg.solve(squares + ridge[:, None, None] * identity, slopes)
+            new_losses, new_squares, new_slopes = self._normal_equations(moved)
+            better = new_losses < losses
+            points = torch.where(better[:, None], moved, points)
+            losses = torch.where(better, new_losses, losses)
+            squares = torch.where(better[:, None, None], new_squares, squares)
+            slopes = torch.where(better[:, None], new_slopes, slopes)
+            damping = torch.where(better, damping / 5, damping * 3).clamp(1e-12, 1e8)
+        return points, losses.sqrt()
+
+    def _normal_equations(self, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        values = points @ self.slant + self.offset
+        outputs = with_one(self.act(values))
+        gaps = outputs - (outputs @ self.goal.T) @ self.goal
+        jacobians = self.slant * derivative(self.act, values)[:, None, :]
+        inside = jacobians @ self.goal[:, :-1].T
+        squares = jacobians @ jacobians.mT - inside @ inside.mT
+        slopes = (jacobians @ gaps[:, :-1, None])[:, :, 0]
+        return gaps.square().sum(dim=1) / outputs.square().sum(dim=1), squares, slopes
+
+
+def with_one(rows: Tensor) -> Tensor:
+    """Append a 1 to every row: the input of the bias."""
+    return torch.cat([rows, rows.new_ones(len(rows), 1)], dim=1)
+
+
+def derivative(act: Activation, values: Tensor) -> Tensor:
+    """Return the derivative of an elementwise activation."""
+    values = values.detach().requires_grad_()
+    with torch.enable_grad():
+        return torch.autograd.grad(act(values).sum(), values)[0]
