@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsim import __version__
 from fedsim.core import environment
 from fedsim.core.errors import FedsimError, in_words, printable
+from fedsim.core.version import __version__
 
 if TYPE_CHECKING:
     from fedsim.storage.runfolder import RunFolder
