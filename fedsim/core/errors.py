@@ -1,5 +1,8 @@
 """The error a user meets: what was expected, what came, and the remedy. Words of others, to be shown."""
 
+import difflib
+from collections.abc import Iterable
+
 
 class FedsimError(Exception):
     """A problem with input, config, files or messages that the user can mend."""
@@ -27,3 +30,9 @@ def printable(text: str, keep: str = "\n\t") -> str:
 def shortened(words: str, longest: int = 500) -> str:
     """Return words that somebody else wrote, at a length that fits a table."""
     return words if len(words) <= longest else words[:longest] + " ..."
+
+
+def near_miss(got: str, expected: Iterable[str]) -> str:
+    """Return the end of an error on an unknown name: the known one that was probably meant, if any."""
+    found = difflib.get_close_matches(got, list(expected), n=1)
+    return f". Did you mean {found[0]!r}?" if found else "."

@@ -20,7 +20,7 @@ def enters_as_image(probe: Tensor, entering: Tensor, task: Task) -> bool:
     if torch.allclose(entering.flatten(1), ((probe - mean) / std).flatten(1), atol=CLOSE):
         return True
     if (found := _normalisation(probe, entering.view_as(probe))) is not None:
-        said = ", ".join(f"{name}={_figures(values)}" for name, values in zip(("mean", "std"), found, strict=True))
+        said = f"mean={_figures(found[0])}, std={_figures(found[1])}"
         raise FedsimError(
             f"the model normalises its images otherwise than the task says: expected mean={task.mean}, "
             f"std={task.std}, got {said}. Remedy: Task(..., {said})."

@@ -1,0 +1,128 @@
+"""One part by its name, outside of an experiment: an attack, a defence, a metric, a model, a data set."""
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from hydra.core.singleton import Singleton
+from omegaconf import OmegaConf
+from torch import nn
+
+from fedsim.config import build
+from fedsim.config.catalog import config_dir
+from fedsim.config.instances import instance, of_type
+from fedsim.core.errors import FedsimError, in_words, near_miss
+from fedsim.core.interfaces import Attack, Audit, Behaviour, Defense, Forgery, Metric
+from fedsim.data.images import Dataset
+
+KINDS: Mapping[str, type[Any]] = {
+    "attack": Attack,
+    "defense": Defense,
+    "metric": Metric,
+    "model": nn.Module,
+    "data": Dataset,
+    "client": Behaviour,
+    "audit": Audit,
+    "forgery": Forgery,
+}
+LISTED = ("defense", "client", "forgery", "metric")  # groups that compose: members stand under their names
+KEYWORDS = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def part(group: str, name: str | type[Any], *arguments: Any, **settings: Any) -> Any:
+    """Build one member of a group: a yaml's name, `module.Class`, or a class, with settings as keywords.
+
+    Settings of a part within are a dict or dotted: `optimiser={"iterations": 3}`, `**{"first.starts": 8}`.
+    arguments: of the target beside its settings; a model's task, and the seed of its initialisation.
+    """
+    if group not in KINDS:
+        raise FedsimError(f"expected one of {', '.join(KINDS)}, got {group!r}{near_miss(group, KINDS)}")
+    label = f"{group} {name if isinstance(name, str) else name.__name__}"
+    node = _node(group, name)
+    for key, value in settings.items():
+        _set(node, key.split("."), value, label)
+    if missing := [key for key, value in node.items() if isinstance(value, str) and value == "???"]:
+        raise FedsimError(f"{label}: expected a {missing[0]}, got none. Remedy: {missing[0]}=...")
+    made = OmegaConf.create(node, flags={"allow_objects": True})
+    if group == "model":
+        return build.seeded_model(made, label, *arguments)
+    return of_type(instance(made, group, *arguments), KINDS[group], group)
+
+
+def part_names(group: str) -> list[str]:
+    """Return the names of a group's yamls."""
+    return sorted(path.stem for path in (config_dir() / group).glob("*.yaml"))
+
+
+def _node(group: str, name: str | type[Any]) -> dict[str, Any]:
+    """Return the plain config of a part, with everything that its yaml says."""
+    if not isinstance(name, str):
+        return {"_target_": name}
+    if "." in name:
+        _target(name, group)
+        return {"_target_": name}
+    if name not in (names := part_names(group)):
+        raise FedsimError(
+            f"{group}: expected one of {', '.join(names)}, or module.Class, got {name!r}"
+            + near_miss(name, names)
+        )
+    before = Singleton.get_state()  # the caller may be an application of Hydra's itself
+    try:
+        composed = build.compose_hydra([f"{group}=[{name}]" if group in LISTED else f"{group}={name}"])
+        found: Any = OmegaConf.to_container(composed[group], resolve=True)
+    finally:
+        Singleton.set_state(before)
+    node = dict(found[name] if group in LISTED else found)
+    node.pop("share", None)  # of the clients: a federation's business
+    return node
+
+
+def _set(node: dict[str, Any], path: list[str], value: Any, label: str) -> None:
+    """Set what a path names; a dict changes a part within key by key, unless it has a target of its own."""
+    key, *within = path
+    expected = _settings(node, label)
+    if expected is not None and key not in expected:
+        raise FedsimError(
+            f"{label}: expected settings among {', '.join(expected)}, got {key!r}{near_miss(key, expected)}"
+        )
+    inner = node.get(key)
+    if within:
+        if not isinstance(inner, dict):
+            raise FedsimError(f"{label}: expected {key} to hold settings, got {inner!r} for {'.'.join(path)}")
+        _set(inner, within, value, f"{label}.{key}")
+    elif isinstance(value, Mapping) and isinstance(inner, dict) and "_target_" not in value:
+        for name, inner_value in value.items():
+            _set(inner, str(name).split("."), inner_value, f"{label}.{key}")
+    else:
+        node[key] = value
+
+
+def _settings(node: Mapping[str, Any], label: str) -> list[str] | None:
+    """Return the names of a part's settings; None: any name will do."""
+    if "_target_" not in node:
+        return None
+    target = node["_target_"]
+    parameters = inspect.signature(_target(target, label) if isinstance(target, str) else target).parameters
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return None
+    named = [name for name, parameter in parameters.items() if parameter.kind in KEYWORDS and name != "task"]
+    return list(dict.fromkeys([*named, *(name for name in node if name != "_target_")]))
+
+
+def _target(path: str, label: str) -> Any:
+    """Import `module.Class`."""
+    module_name, _, name = path.rpartition(".")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # whatever somebody else's module does when it is imported
+        raise FedsimError(
+            f"{label}: expected module.Class, got {path!r}: {module_name!r} cannot be imported "
+            f"({in_words(error)}). Remedy: install the package, or call from its folder."
+        ) from error
+    if not callable(found := getattr(module, name, None)):
+        expected = [name for name, value in vars(module).items() if inspect.isclass(value)]
+        raise FedsimError(
+            f"{label}: expected a class of {module_name}, got {name!r}{near_miss(name, expected)}"
+        )
+    return found
