@@ -31,4 +31,4 @@ def compare(*arguments: str, into: str | Path | None = None, jobs: int = 2, **se
                 write_comparison(grid, folder)
     if problems:
         raise FedsimError(f"{len(problems)} runs in {folder} failed; the first: {problems[0]}")
-    return load_all(folder / "cells")
+    return Runs(folder, load_all(folder / "cells").runs)

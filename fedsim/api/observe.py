@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedsim.api.choose import defense
+from fedsim.config.parts import parts
 from fedsim.core.errors import FedsimError
 from fedsim.core.federation import Federation
 from fedsim.core.interfaces import Defense
@@ -44,7 +44,7 @@ def observe(
     a learning_rate, each on an equal part of the images. The model, which takes pixels in [0, 1], is left
     as it is, and runs in evaluation mode. knows_defenses: the attacker is told the defences' settings.
     """
-    chosen = tuple(defense(given) if isinstance(given, str) else given for given in defenses)
+    chosen: tuple[Defense, ...] = parts("defense", defenses)
     own = copy.deepcopy(model).eval()
     set_batch_norm(own, batch_norm)
     task = task_of(own, tuple(images.shape[1:]))

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
-from fedsim.api.choose import metric
 from fedsim.api.tables import html_table, text_table
+from fedsim.config.parts import parts
 from fedsim.core.errors import FedsimError, in_words, near_miss, printable
 from fedsim.core.interfaces import Metric
 from fedsim.core.types import Observation, Reconstruction, Score, Truth, form_problem
@@ -97,12 +97,11 @@ def score(
         reason = "of the model's features. Remedy: score(..., model=model, observation=observation)."
         unscored = dict.fromkeys(features, reason)
     scores = list[Score]()
-    for given in metrics:
-        one = metric(given) if isinstance(given, str) else given
+    for metric in parts("metric", metrics):
         try:
-            found = one.score(guess, truth)
+            found = metric.score(guess, truth)
         except Exception as error:  # the other metrics still count
-            unscored[given if isinstance(given, str) else type(given).__name__] = in_words(error)
+            unscored[type(metric).__name__] = in_words(error)
             continue
         if found is not None:
             scores.append(found)

@@ -2,7 +2,7 @@
 
 import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hydra.core.singleton import Singleton
@@ -50,6 +50,20 @@ def part(group: str, name: str | type[Any], *arguments: Any, **settings: Any) ->
     return of_type(instance(made, group, *arguments), KINDS[group], group)
 
 
+def parts(group: str, chosen: Sequence[Any]) -> tuple[Any, ...]:
+    """Build members of a group that composes from their names, in one go; what is no name stays as it is."""
+    names = list(dict.fromkeys(name for name in chosen if isinstance(name, str) and "." not in name))
+    nodes = _composed(group, names) if names else {}
+    made = {name: OmegaConf.create(node) for name, node in nodes.items()}
+    built = list[Any]()
+    for given in chosen:
+        if isinstance(given, str):
+            built.append(instance(made[given], group) if given in made else part(group, given))
+        else:
+            built.append(of_type(given, KINDS[group], group))
+    return tuple(built)
+
+
 def part_names(group: str) -> list[str]:
     """Return the names of a group's yamls."""
     return sorted(path.stem for path in (config_dir() / group).glob("*.yaml"))
@@ -62,20 +76,29 @@ def _node(group: str, name: str | type[Any]) -> dict[str, Any]:
     if "." in name:
         _target(name, group)
         return {"_target_": name}
-    if name not in (names := part_names(group)):
-        raise FedsimError(
-            f"{group}: expected one of {', '.join(names)}, or module.Class, got {name!r}"
-            + near_miss(name, names)
-        )
+    return _composed(group, [name])[name]
+
+
+def _composed(group: str, chosen: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Compose some of a group's yamls in one go; return the plain config of each."""
+    names = part_names(group)
+    for name in chosen:
+        if name not in names:
+            raise FedsimError(
+                f"{group}: expected one of {', '.join(names)}, or module.Class, got {name!r}"
+                + near_miss(name, names)
+            )
     before = Singleton.get_state()  # the caller may be an application of Hydra's itself
     try:
-        composed = build.compose_hydra([f"{group}=[{name}]" if group in LISTED else f"{group}={name}"])
+        value = f"[{','.join(chosen)}]" if group in LISTED else chosen[0]
+        composed = build.compose_hydra([f"{group}={value}"])
         found: Any = OmegaConf.to_container(composed[group], resolve=True)
     finally:
         Singleton.set_state(before)
-    node = dict(found[name] if group in LISTED else found)
-    node.pop("share", None)  # of the clients: a federation's business
-    return node
+    nodes = {name: found[name] if group in LISTED else found for name in chosen}
+    for node in nodes.values():
+        node.pop("share", None)  # of the clients: a federation's business
+    return nodes
 
 
 def _set(node: dict[str, Any], path: list[str], value: Any, label: str) -> None:
@@ -95,7 +118,31 @@ def _set(node: dict[str, Any], path: list[str], value: Any, label: str) -> None:
         for name, inner_value in value.items():
             _set(inner, str(name).split("."), inner_value, f"{label}.{key}")
     else:
-        node[key] = value
+        node[key] = _plain(value)
+
+
+class _Given:
+    """Returns an object that was given: Hydra would copy it, or take a dataclass for a config."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __call__(self) -> object:
+        return self.value
+
+    def __deepcopy__(self, memo: object) -> "_Given":
+        return self
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as a config can hold it."""
+    if isinstance(value, Mapping):
+        return {name: inner if name == "_target_" else _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return {"_target_": _Given(value)}
 
 
 def _settings(node: Mapping[str, Any], label: str) -> list[str] | None:
