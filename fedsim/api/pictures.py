@@ -3,7 +3,7 @@
 import base64
 import html
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -17,7 +17,7 @@ from fedsim.report.figures import picture_figure
 class Picture:
     """A figure with a title."""
 
-    figure: Figure
+    figure: Figure = field(repr=False)
     title: str = ""
 
     def save(self, path: str | Path) -> None:

@@ -36,6 +36,13 @@ class Standardise(nn.Module):
         return (images - 0.3) / 0.25
 
 
+class Broken(fedsim.Metric):
+    """Fails."""
+
+    def score(self, guess: fedsim.Reconstruction, truth: fedsim.Truth) -> fedsim.Score | None:
+        raise ValueError("no idea")
+
+
 def batch(size: int) -> tuple[Tensor, Tensor]:
     return DATA.train.batch(torch.arange(size)), DATA.train.labels[:size]
 
@@ -266,15 +273,18 @@ def test_scores_stand_beside_their_baselines_in_text_and_in_a_notebook() -> None
     seen = fedsim.observe(model, images, labels)
     guess = fedsim.attack("peeling")(model, seen, input_shape=SHAPE)
     found = fedsim.score(guess, images, labels)
-    assert [score.metric for score in found] == ["leacc", "lnacc", "irec", "psnr", "lpips", "image_error"]
-    assert list(found.unscored) == ["SSIM"]  # images of 8 x 8 are too small for its window
+    images_only = ["psnr", "ssim", "lpips", "image_error"]
+    assert [score.metric for score in found] == ["leacc", "lnacc", "irec", *images_only]
+    assert not found.unscored
     heading, *rows = str(found).splitlines()
     assert heading.split() == ["metric", "value", "baseline"]
     assert rows[0].split()[:2] == ["leacc", "1.000"]
-    assert rows[-1].startswith("SSIM: not scored: ")
     assert "<td>psnr</td>" in found._repr_html_()
     truth = fedsim.Truth(round=1, client=0, images=images, labels=labels)
     assert fedsim.score(guess, truth)["irec"] == found["irec"]
+    some = fedsim.score(guess, images, labels, metrics=["psnr", Broken()])
+    assert ([score.metric for score in some], some.unscored) == (["psnr"], {"Broken": "ValueError: no idea"})
+    assert str(some).endswith("Broken: not scored: ValueError: no idea")
     with pytest.raises(FedsimError, match=r"got 'pnsr'\. Did you mean 'psnr'\?"):
         found["pnsr"]
     with pytest.raises(FedsimError, match="expected labels"):
