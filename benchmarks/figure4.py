@@ -55,7 +55,7 @@ def main() -> None:
                 common = [f"model={name}", f"data={set_name}", f"seed={seed}", "name=benchmark"]
                 config = compose([*overrides, f"attack.optimiser.iterations={iterations}", *common])
                 experiment = build.experiment(config)
-                data = build._dataset(build.OmegaConf.to_yaml(config.data))
+                data = build.dataset_of(config)
                 random = torch.Generator().manual_seed(1000 + seed)
                 drawn = torch.randperm(len(data.train.labels), generator=random)[:16]
                 images, labels = data.train.batch(drawn), data.train.labels[drawn]

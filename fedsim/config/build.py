@@ -142,11 +142,21 @@ def _federation(config: DictConfig) -> Federation:
 
 
 def model_of(config: DictConfig, task: Task, seed: int | None = None) -> nn.Module:
-    """Build the model with its seeded initialisation, or the weights of model.checkpoint."""
-    node = OmegaConf.create({key: value for key, value in config.model.items() if key != "checkpoint"})
-    assert isinstance(node, DictConfig)
+    """Build the config's model from its seed, or from another one."""
+    seed = derived_seed(config.seed, "model") if seed is None else seed
+    return _initialised(config.model, f"model {config.choices.model}", task, seed)
+
+
+def seeded_model(node: DictConfig, label: str, task: Task, seed: int = 0) -> nn.Module:
+    """Build a model as an experiment of this seed would."""
+    return _initialised(node, label, task, derived_seed(seed, "model"))
+
+
+def _initialised(config: DictConfig, label: str, task: Task, seed: int) -> nn.Module:
+    """Build a model with its seeded initialisation, or the weights of its checkpoint."""
+    node = OmegaConf.masked_copy(config, [str(key) for key in config if key != "checkpoint"])
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derived_seed(config.seed, "model") if seed is None else seed)
+        torch.manual_seed(seed)
         model = instance(node, "model", task)
     model = of_type(model, nn.Module, "model").eval()
     try:
@@ -154,11 +164,11 @@ def model_of(config: DictConfig, task: Task, seed: int | None = None) -> nn.Modu
             model(torch.zeros(1, *task.input_shape))
     except RuntimeError as error:
         raise FedsimError(
-            f"model {config.choices.model} does not take images of shape {task.input_shape} ({error}). "
+            f"{label} does not take images of shape {task.input_shape} ({error}). "
             "Remedy: another model, or larger images."
         ) from error
-    if config.model.get("checkpoint"):
-        load_checkpoint(model, Path(config.model.checkpoint).expanduser())
+    if config.get("checkpoint"):
+        load_checkpoint(model, Path(config.checkpoint).expanduser())
     return model
 
 

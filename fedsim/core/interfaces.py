@@ -1,12 +1,15 @@
 """What attacks, defences, clients, audits and metrics have to offer. The rest finds them by their yaml."""
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Generator, Tensor, nn
 
+from fedsim.core.errors import FedsimError
 from fedsim.core.federation import Federation
-from fedsim.core.training import Batch, Claim, LocalWork, honest
+from fedsim.core.tasks import task_of
+from fedsim.core.training import Batch, Claim, LocalWork, honest, load_weights
 from fedsim.core.types import (
     Kind,
     KnownDefense,
@@ -17,6 +20,7 @@ from fedsim.core.types import (
     Truth,
     Verdict,
     Weights,
+    form_problem,
 )
 
 
@@ -37,6 +41,27 @@ class Attack:
     def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
         """Reconstruct one private batch from what was seen of it; `model` holds the last weights sent."""
         raise NotImplementedError
+
+    def __call__(
+        self,
+        model: nn.Module,
+        *observations: Observation,
+        input_shape: tuple[int, int, int],
+        mean: tuple[float, ...] = (0.0,),
+        std: tuple[float, ...] = (1.0,),
+    ) -> Reconstruction:
+        """Run on a model of one's own, which stays as it is: the attack gets a copy with what was sent.
+
+        input_shape: of an image, which no gradient tells; the number of classes is read off the model.
+        mean, std: as the model's first layer normalises, if it does.
+        """
+        if not observations:
+            raise FedsimError("expected an observation, got none. Remedy: attack(model, observation, ...).")
+        own, sent = copy.deepcopy(model).eval(), observations[-1].sent
+        if problem := form_problem(sent, dict(own.named_parameters())):
+            raise FedsimError(f"the model does not fit what was sent: {problem}")
+        load_weights(own, sent)
+        return self.run(own, task_of(own, input_shape, mean=mean, std=std), observations)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -21,8 +21,8 @@ class Task:
 
     input_shape: tuple[int, int, int]
     num_classes: int
-    mean: tuple[float, ...] = (0.5,)  # of each channel: the model's first layer normalises with them
-    std: tuple[float, ...] = (0.5,)
+    mean: tuple[float, ...] = (0.0,)  # of each channel: the model's first layer normalises with them
+    std: tuple[float, ...] = (1.0,)
 
     def __post_init__(self) -> None:
         if len(self.input_shape) != 3 or min(self.input_shape) < 1:

@@ -15,6 +15,7 @@ from torch import nn
 
 from fedsim.core import progress
 from fedsim.core.errors import FedsimError, in_words
+from fedsim.core.interfaces import Defense
 from fedsim.core.types import ALL, Fault, Interrupted, KnownDefense, Observation, Reconstruction, Score, Truth
 from fedsim.flower.attack_one import Refusal, attack_one
 from fedsim.lab.record import GaveUp
@@ -118,7 +119,9 @@ def _outcome(
     experiment: "Experiment", model: nn.Module, source: RunFolder, target: RunFolder, round: int, client: int
 ) -> Outcome:
     try:
-        seen = _as_known(experiment, source.observation(round, client))
+        seen = source.observation(round, client)
+        if experiment.knows_defense:
+            seen = as_known(seen, experiment.defenses)
         observation = fitted(experiment.model, seen)  # the evaluator needs a foreign model's buffers, too
     except FedsimError as error:  # a file that cannot be read, or not by this model
         log.warning("round %d, client %d: %s", round, client, error)
@@ -140,15 +143,13 @@ def _outcome(
     return Outcome(rows=_scores(experiment, source, target, observation, found) + size)
 
 
-def _as_known(experiment: "Experiment", observation: Observation) -> Observation:
-    """Add what the threat model lets the attacker know of the defences."""
-    if not experiment.knows_defense:
-        return observation
+def as_known(observation: Observation, defenses: Sequence[Defense]) -> Observation:
+    """Add what an attacker makes of the defences whose settings the threat model lets it know."""
     clients = len(observation.clients or (observation.client,))
     examples = None if observation.num_examples is None else observation.num_examples // clients
     one_reply = dataclasses.replace(observation, num_examples=examples)
     noise = relative = 0.0
-    for defense in experiment.defenses:
+    for defense in defenses:
         known = defense.known(one_reply)
         if defense.rescales:  # what is left of earlier noise, nobody can tell
             noise = relative = 0.0
@@ -156,7 +157,7 @@ def _as_known(experiment: "Experiment", observation: Observation) -> Observation
     told = KnownDefense(
         noise=noise / math.sqrt(clients),  # a mean of so many draws
         relative_noise=relative if clients == 1 else 0.0,
-        zeros=any(defense.known(one_reply).zeros for defense in experiment.defenses),
+        zeros=any(defense.known(one_reply).zeros for defense in defenses),
     )
     return dataclasses.replace(observation, defense=told)
 
@@ -178,7 +179,7 @@ def _scores(
         return []
     scores, failed = list[Score | None](), list[ScoreRow]()
     try:
-        truth = _with_features(experiment, observation, guess, truth)
+        truth = with_features(experiment.model, observation, guess, truth)
     except Exception as error:  # metrics that need no features still count
         failed.append(_unscored(experiment, observation, "features of the truth", error))
     for metric in experiment.metrics:
@@ -200,14 +201,12 @@ def _scores(
     ]
 
 
-def _with_features(
-    experiment: "Experiment", observation: Observation, guess: Reconstruction, truth: Truth
-) -> Truth:
+def with_features(model: nn.Module, observation: Observation, guess: Reconstruction, truth: Truth) -> Truth:
     """Add what the model sent makes of the private batch, where the guess is of that."""
     if guess.embeddings is None and guess.probabilities is None:
         return truth
-    model = copy.deepcopy(experiment.model)
-    layer = guess.embedding_layer or last_linear_name(model, experiment.task.input_shape)
+    model, (channels, height, width) = copy.deepcopy(model), truth.images.shape[1:]
+    layer = guess.embedding_layer or last_linear_name(model, (channels, height, width))
     set_batch_norm(model, observation.batch_norm)
     batch = len(truth.images) // (observation.local_steps or 1)  # BatchNorm may look at whole batches
     embeddings, logits = layer_inputs(model, layer, observation.sent, truth.images, max(1, batch))

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
 
-from fedsim import __version__
 from fedsim.core.errors import FedsimError, in_words
+from fedsim.core.version import __version__
 from fedsim.report.write import write_report
 from fedsim.storage.logs import logged
 from fedsim.storage.runfolder import RunFolder

@@ -60,7 +60,7 @@ def write_page_of(folder: RunFolder, summary: Mapping[str, Any]) -> Path:
         if distances := audit.distances_figure(verdicts, malicious):
             figures["distances"] = distances
     attacked = folder.guessed()
-    drawn, picture_titles = _guess_figures(folder, attacked)
+    drawn, picture_titles = guess_figures(folder, attacked)
     figures |= drawn
     faults = [row for row in rows if row.value is None]
     return write_page(
@@ -170,7 +170,7 @@ def _means_by_round(scored: list[ScoreRow]) -> dict[str, dict[int, float]]:
     return {name: {r: fmean(values) for r, values in rounds.items()} for name, rounds in by_metric.items()}
 
 
-def _guess_figures(
+def guess_figures(
     folder: RunFolder, attacked: list[tuple[int, int]]
 ) -> tuple[dict[str, Figure], dict[str, str]]:
     """Draw some clients' images and labels, true and guessed, and the counts of all; titles of the images.

@@ -8,8 +8,8 @@ import pytest
 import yaml
 from small_settings import DATA
 
-from fedsim.config import build, build_central
-from fedsim.config.compose import compose
+from fedsim.config import build_central
+from fedsim.config.compose import as_text, compose
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Challenge, Forgery
 from fedsim.core.training import Batch
@@ -173,7 +173,7 @@ def test_an_interrupted_game_keeps_its_moves_and_their_page(tmp_path: Path) -> N
     )
     folder = RunFolder(tmp_path / "game")
     with pytest.raises(KeyboardInterrupt):
-        play_games([game], folder, name="test", config_text=build.as_text(config))
+        play_games([game], folder, name="test", config_text=as_text(config))
     assert folder.status is Status.INTERRUPTED
     assert [row.forgery for row in stored_moves(folder.storage)] == ["vandal", "stopped", "vandal"]
     page = (folder.path / "report.html").read_text()

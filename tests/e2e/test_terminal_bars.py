@@ -63,7 +63,7 @@ def screen(said: str) -> list[str]:
 
 
 def test_bars_appear_while_a_run_goes_on_and_leave_nothing(tmp_path: Path) -> None:
-    run = (sys.executable, "-m", "fedsim.cli", *SMALL, "model=mlp", "attack=gauss_newton")
+    run = (sys.executable, "-m", "fedsim", *SMALL, "model=mlp", "attack=gauss_newton")
     said = at_terminal(*run, "attack.optimiser.iterations=2", "federation.rounds=2", cwd=tmp_path)
     for label, total in (("rounds", 2), ("clients", 3), ("attacks", 6), ("matching", 2)):
         assert re.search(rf"{label}[^\r\n]*━[^\r\n]*[/ ]{total}\b", said), (label, said)

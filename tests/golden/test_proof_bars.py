@@ -29,7 +29,7 @@ from fedsim.models.lenet5 import lenet5
 
 DELTA = 4e-7  # fedsim calibrate: ten times the largest error over threads, order, kernels (3.3e-8 to 4e-8)
 RATE = 0.05
-TASK = Task(input_shape=(1, 28, 28), num_classes=10)
+TASK = Task(input_shape=(1, 28, 28), num_classes=10, mean=(0.5,), std=(0.5,))
 STEPS = 2  # of an honest proof: both are done again
 LONG = 6  # of a cheat's: a third is
 

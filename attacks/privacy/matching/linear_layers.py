@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.attacks.privacy.matching.module_calls import module_calls
+from fedsim.attacks.privacy.matching.normalisation import enters_as_image
 from fedsim.core.errors import FedsimError
 from fedsim.core.types import Observation, Task
 
@@ -65,11 +66,7 @@ def linear_names(model: nn.Module, task: Task) -> Chain:
     places = [place for place, call in enumerate(calls) if isinstance(call.module, nn.Linear)]
     if not places:
         raise FedsimError("the model has no linear layer, whose inputs this attack reads. Remedy: attack=ig.")
-    mean, std = (torch.tensor(values).view(1, -1, 1, 1).to(probe) for values in (task.mean, task.std))
-    entering = calls[places[0]].entering
-    is_image = entering.shape[1:].numel() == probe[0].numel() and torch.allclose(
-        entering.flatten(1), ((probe - mean) / std).flatten(1), atol=1e-5
-    )
+    is_image = enters_as_image(probe, calls[places[0]].entering, task)
     between = list[Callable[[Tensor], Tensor]]()
     for left, right in itertools.pairwise(places):
         between.append(_composed([call.module for call in calls[left + 1 : right]]))

@@ -28,6 +28,7 @@ from torch.nn import functional
 from fedsim.attacks.privacy.claims import checked, gradient_factor
 from fedsim.attacks.privacy.matching.checks import number
 from fedsim.attacks.privacy.matching.module_calls import module_calls
+from fedsim.attacks.privacy.matching.normalisation import enters_as_image
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack
 from fedsim.core.types import Observation, Reconstruction, Task
@@ -193,11 +194,13 @@ def chain(model: nn.Module, task: Task) -> list[Layer]:
             raise FedsimError(f"rgap: layer {name!r} does not follow the one before it. Remedy: attack=ig.")
         reached = leaving
         if isinstance(module, nn.Conv2d | nn.Linear):
+            if not layers:
+                enters_as_image(probe, entering, task)
             shapes = {"in_shape": tuple(entering.shape[1:]), "out_shape": tuple(leaving.shape[1:])}
             layers.append(Layer(name=name, module=module, activation=None, **shapes))
         elif isinstance(module, nn.Sigmoid | nn.Tanh | nn.ReLU | nn.LeakyReLU) and layers:
             layers[-1] = dataclasses.replace(layers[-1], activation=module)
-        elif not isinstance(module, TRANSPARENT):
+        elif not isinstance(module, TRANSPARENT) and (layers or not enters_as_image(probe, leaving, task)):
             raise FedsimError(
                 f"rgap cannot undo layer {name!r} ({type(module).__name__}). "
                 "Remedy: attack=gauss_newton or attack=ig."

@@ -14,9 +14,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedsim import __version__
 from fedsim.core import environment, progress
 from fedsim.core.errors import FedsimError
+from fedsim.core.version import __version__
 from fedsim.flower.engines.engine import Apps, Engine
 from fedsim.flower.engines.processes import Processes
 from fedsim.storage.runfolder import MODEL_FILE, RunFolder
