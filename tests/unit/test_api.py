@@ -116,20 +116,20 @@ def test_a_part_is_a_yaml_or_a_class_with_settings_at_any_depth() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: fedsim.attack("ilgr"), r"expected one of .*got 'ilgr'\. Did you mean 'ilrg'\?"),
-        (lambda: fedsim.defense("noize"), r"got 'noize'\. Did you mean 'noise'\?"),
-        (lambda: fedsim.attack("ig", secnds=1), r"attack ig: .*got 'secnds'\. Did you mean 'seconds'\?"),
+        (lambda: fedsim.attack("ilgr"), r"expected one of .*got 'ilgr'\. Did you mean ilrg"),
+        (lambda: fedsim.defense("noize"), r"got 'noize'\. Did you mean noise"),
+        (lambda: fedsim.attack("ig", secnds=1), r"attack ig: .*got 'secnds'\. Did you mean seconds"),
         (
             lambda: fedsim.attack("ig", optimiser={"iteratons": 1}),
-            r"ig\.optimiser: .*Did you mean 'iterations'\?",
+            r"ig\.optimiser: .*Did you mean iterations",
         ),
         (lambda: fedsim.attack("ig", **{"seconds.x": 1}), "expected seconds to hold settings"),
         (lambda: fedsim.attack("nowhere.Attack"), "'nowhere' cannot be imported.*Remedy"),
-        (lambda: fedsim.attack(f"{Peeling.__module__}.Peling"), r"Did you mean 'Peeling'\?"),
+        (lambda: fedsim.attack(f"{Peeling.__module__}.Peling"), r"Did you mean Peeling"),
         (lambda: fedsim.attack("fedsim.metrics.psnr.PSNR"), "expected a Attack, got PSNR"),
         (lambda: fedsim.attack("os.system"), "attack"),
         (lambda: fedsim.dataset("npz"), r"expected a path, got none\. Remedy"),
-        (lambda: fedsim.run(ronds=2), r"got 'ronds'\. Did you mean 'rounds'\?"),
+        (lambda: fedsim.run(ronds=2), r"got 'ronds'\. Did you mean rounds"),
         (lambda: fedsim.run(attack=Peeling()), "attack: expected plain values, got Peeling.*Remedy"),
     ],
 )
@@ -285,7 +285,7 @@ def test_scores_stand_beside_their_baselines_in_text_and_in_a_notebook() -> None
     some = fedsim.score(guess, images, labels, metrics=["psnr", Broken()])
     assert ([score.metric for score in some], some.unscored) == (["psnr"], {"Broken": "ValueError: no idea"})
     assert str(some).endswith("Broken: not scored: ValueError: no idea")
-    with pytest.raises(FedsimError, match=r"got 'pnsr'\. Did you mean 'psnr'\?"):
+    with pytest.raises(FedsimError, match=r"got 'pnsr'\. Did you mean psnr"):
         found["pnsr"]
     with pytest.raises(FedsimError, match="expected labels"):
         fedsim.score(guess, images)

@@ -107,15 +107,14 @@ def test_processes_that_work_for_another_are_silent(clock, capsys, monkeypatch, 
         count(clock, "rounds", 1, 100.0)
     assert capsys.readouterr().err == ""
 
-    def rebuilt(config_text: str) -> None:
+    def rebuild() -> None:
         count(clock, "attacks", 1, 100.0)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(assess, "_rebuilt", rebuilt)
     monkeypatch.setenv(progress.SETTING, "")  # Ray's processes have no parent that they know of
     folder = RunFolder(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        assess.run_errand(assess.Errand(config_text="", source=folder, target=folder, round=1, client=0))
+        assess.run_errand(assess.Errand(rebuild=rebuild, source=folder, target=folder, round=1, client=0))
     assert capsys.readouterr().err == ""
 
 
