@@ -96,6 +96,7 @@ def threads(number: int) -> Iterator[None]:
         torch.set_num_threads(1)
 
 
+@pytest.mark.slow
 def test_no_honest_proof_of_two_hundred_is_rejected_on_another_number_of_threads(data, tmp_path) -> None:
     verdicts = [judged(Behaviour(), work(data, number), tmp_path) for number in range(200)]
     assert all(verdict.accepted for verdict in verdicts)
@@ -114,6 +115,7 @@ def test_batches_in_another_order_stay_within_delta(data) -> None:
             assert distance("l2", weights_of(asked.model), trace.checkpoints[step + 1]) < DELTA / 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "behaviour",
     [
