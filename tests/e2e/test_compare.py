@@ -26,6 +26,7 @@ SMALL = (
     "federation.batch_size=4",
     "metric=[leacc,lnacc,psnr]",
 )
+pytestmark = pytest.mark.xdist_group("compare")  # one process makes what they share
 GRID = ("attack=[ilrg,idlg,stein_exact]", "defense=[none,{noise: {sigma: 0.5}},[clip,sparsify]]", "jobs=2")
 
 
@@ -97,6 +98,7 @@ def test_only_what_is_missing_runs_again_and_gives_the_same(compared: Path, tmp_
     assert figures(copied) == before
 
 
+@pytest.mark.slow
 def test_finished_runs_of_other_settings_are_not_mixed_in(compared: Path, tmp_path: Path) -> None:
     other = command(compared, "federation.local_lr=0.5")
     done = subprocess.run(other, capture_output=True, text=True, cwd=tmp_path, check=False)

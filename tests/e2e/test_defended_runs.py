@@ -36,7 +36,7 @@ def test_a_private_run_says_its_epsilon(play_small) -> None:
     assert "epsilon" not in metrics(play_small("defense=[noise]", folder="noise"))
 
 
-@pytest.mark.parametrize("mode", ["fedsgd", "fedavg"])
+@pytest.mark.parametrize("mode", ["fedsgd", pytest.param("fedavg", marks=pytest.mark.slow)])
 def test_local_defences_act_at_every_step(play_small, mode: str) -> None:
     plain = play_small(f"federation={mode}", folder="plain")
     private = play_small(f"federation={mode}", "defense=[dp]", folder="private")

@@ -74,6 +74,7 @@ def tensors(folder: RunFolder) -> list[str]:
     return sorted(name for name in found if not name.startswith("clients"))
 
 
+@pytest.mark.slow
 def test_kill_minus_nine_in_a_real_process(tmp_path: Path) -> None:
     settings = [*SMALL, "metric=[lnacc]", "federation.rounds=20", "name=test"]
     whole = run(build.experiment(compose(settings)), tmp_path / "whole")

@@ -25,6 +25,7 @@ def test_every_round_sends_crafted_weights_and_gives_its_batches_away(play_small
     assert (folder.path / "figures" / "pictures_1_0.png").exists()
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_images(play_small) -> None:
     one, two = (
         play_small(*WIDE, "attack=stein_exact", folder=str(place)).guess(2, 1).images for place in (1, 2)

@@ -78,7 +78,7 @@ def judged(asked: Challenge, claimed: Batch) -> StepVerdict:
 @pytest.mark.parametrize(
     "forgery", [Greedy(), Kong(examples=100, candidates=300), Nearest()], ids=lambda f: type(f).__name__
 )
-@pytest.mark.parametrize("steps", [0, 100])
+@pytest.mark.parametrize("steps", [0, pytest.param(100, marks=pytest.mark.slow)])
 def test_searches_among_real_examples_are_far_above_honest_errors(data, forgery: Forgery, steps: int) -> None:
     for unwanted, least in ((1, 100), (100, 1e4)):
         asked = challenge(data, lenet5, 100, unwanted=unwanted, steps=steps)

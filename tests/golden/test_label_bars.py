@@ -110,6 +110,7 @@ def test_extreme_imbalance_is_restored_exactly(cifar: Dataset, size: int) -> Non
     assert mean_score(ILRG(), cifar, size, layout="extreme", initialisations=2, batches=3) == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("defense", "alone", "with_public"),
     [(Sparsify(rate=0.1), 0.98, 0.98), (Sparsify(rate=0.4), 0.85, 0.90), (Noise(sigma=0.01), 0.93, 0.97)],

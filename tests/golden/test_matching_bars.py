@@ -73,7 +73,15 @@ def cifar() -> Dataset:
     return cifar10_small()
 
 
-@pytest.mark.parametrize(("size", "batches"), [(4, 3), (8, 3), (16, 3), (24, 3), (32, 2), (64, 1)])
+@pytest.mark.parametrize(
+    ("size", "batches"),
+    [
+        (4, 3),
+        (8, 3),
+        (16, 3),
+        *(pytest.param(*more, marks=pytest.mark.slow) for more in [(24, 3), (32, 2), (64, 1)]),
+    ],
+)
 def test_span_matching_is_exact_on_an_honest_fcn3(mnist: Dataset, size: int, batches: int) -> None:
     for seed in range(batches):
         score, guess, truth = play(preset("span_matching"), mnist, seeded(fcn3, mnist, seed), size, seed)
@@ -154,6 +162,7 @@ def test_gauss_newton_is_exact_on_gelu_convolutions(cifar: Dataset, observe) -> 
     assert guess.residual < 1e-5
 
 
+@pytest.mark.slow
 def test_recursion_sees_through_relu_convolutions(cifar: Dataset) -> None:
     model = seeded(lambda task: lenet_zhu(task, activation="relu"), cifar, 5)
     assert play(preset("rgap"), cifar, model, 1, 5)[0].value >= 25

@@ -95,6 +95,7 @@ def threads(number: int) -> Iterator[None]:
         torch.set_num_threads(1)
 
 
+@pytest.mark.slow
 def test_no_honest_proof_of_two_hundred_is_rejected_on_another_number_of_threads(data) -> None:
     verdicts = [judged(Behaviour(), work(data, number)) for number in range(200)]
     assert all(verdict.accepted for verdict in verdicts)
@@ -113,6 +114,7 @@ def test_batches_in_another_order_stay_within_delta(data) -> None:
             assert distance("l2", weights_of(asked.model), trace.checkpoints[step + 1]) < DELTA / 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "behaviour",
     [

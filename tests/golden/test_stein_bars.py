@@ -133,6 +133,7 @@ def test_relu(mnist: Dataset) -> None:
         assert played.guess.residual < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 def test_sixty_four_images(mnist: Dataset, activation: str) -> None:
     played = play(SteinExact(), mnist, network(3000, activation), 64, 520)

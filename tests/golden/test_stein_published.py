@@ -37,6 +37,7 @@ def error_of(activation: str, bias: float, count: int, seed: int) -> float:
     return float((match_rows(guesses, rows) - rows).norm(dim=1).mean())
 
 
+@pytest.mark.slow
 def test_the_published_error_falls_with_the_root_of_the_units() -> None:
     counts = (10_000, 100_000, 1_000_000)
     errors = [sum(error_of("square_cube", 0.0, count, seed) for seed in (540, 541)) / 2 for count in counts]

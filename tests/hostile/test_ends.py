@@ -24,7 +24,15 @@ from fedsim.storage.runfolder import RunFolder
 FAST = (*SOFTMAX, "metric=[lnacc]")
 
 
-@pytest.mark.parametrize("end", [SystemExit(0), SystemExit(15), KeyboardInterrupt(), GeneratorExit()])
+@pytest.mark.parametrize(
+    "end",
+    [
+        SystemExit(0),
+        KeyboardInterrupt(),
+        pytest.param(SystemExit(15), marks=pytest.mark.slow),
+        pytest.param(GeneratorExit(), marks=pytest.mark.slow),
+    ],
+)
 def test_an_aborted_run_is_not_complete_and_goes_on(
     small, tmp_path: Path, monkeypatch, end: BaseException
 ) -> None:
