@@ -76,13 +76,15 @@ _HOMES = {  # as above, for whoever runs and does not check types; a test holds 
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for."""
-    for home, names in _HOMES.items():
-        if name in names:
-            found = globals()[name] = getattr(import_module(home), name)
-            return found
-    raise AttributeError(f"module 'fedsim' has no attribute {name!r}")
+if not TYPE_CHECKING:  # or a type checker would let every name pass
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name when it is first asked for."""
+        for home, names in _HOMES.items():
+            if name in names:
+                found = globals()[name] = getattr(import_module(home), name)
+                return found
+        raise AttributeError(f"module 'fedsim' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -27,9 +27,21 @@ def test_no_attack_can_see_the_truth(path: Path) -> None:
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     names |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     assert not {"Truth", "truth"} & (names | {name.split(".")[-1] for name in imported(path)})
-    rooms = ("storage", "data", "metrics", "flower", "config", "lab", "integrity", "report", "commands")
+    rooms = (
+        "storage",
+        "data",
+        "metrics",
+        "flower",
+        "config",
+        "lab",
+        "integrity",
+        "report",
+        "commands",
+        "api",
+    )
     forbidden = tuple(f"fedsim.{room}" for room in rooms)
     assert not {name for name in imported(path) if name.startswith(forbidden)}
+    assert "fedsim" not in imported(path)  # which has it all
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=str)

@@ -73,7 +73,7 @@ def test_importing_fedsim_imports_nothing_heavy_and_its_names_come_when_asked_fo
 
 def test_type_checkers_and_python_find_the_same_names_in_the_same_places() -> None:
     tree = ast.parse(Path(fedsim.__file__).read_text())
-    (typed,) = [node for node in tree.body if isinstance(node, ast.If)]
+    typed, _ = [node for node in tree.body if isinstance(node, ast.If)]
     found = {node.module: tuple(alias.name for alias in node.names) for node in typed.body}
     assert found == fedsim._HOMES
     named = {name for names in found.values() for name in names}
