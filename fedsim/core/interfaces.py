@@ -38,6 +38,9 @@ class Attack:
         """Say whether this attack broadcasts weights of its own."""
         return type(self).craft is not Attack.craft
 
+    def check(self, model: nn.Module, task: Task) -> None:
+        """Refuse a model that this attack cannot work on, as far as its structure tells."""
+
     def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
         """Reconstruct one private batch from what was seen of it; `model` holds the last weights sent."""
         raise NotImplementedError

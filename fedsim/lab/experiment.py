@@ -1,5 +1,6 @@
 """An experiment from first round to report: play, attack, score, write."""
 
+import copy
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from torch import nn
 from fedsim.core.errors import FedsimError
 from fedsim.core.federation import Federation
 from fedsim.core.interfaces import Attack, Audit, Defense, Metric
+from fedsim.core.randomness import undisturbed
 from fedsim.core.types import Task, Verdict
 from fedsim.data.images import Images
 from fedsim.flower.client import client_app
@@ -23,7 +25,7 @@ from fedsim.flower.server import server_app
 from fedsim.flower.setups import ClientSetup, ServerSetup
 from fedsim.flower.states import ClientStates
 from fedsim.lab.assess import FAULT, assess, fault_row
-from fedsim.lab.record import recorded
+from fedsim.lab.record import GaveUp, recorded
 from fedsim.storage.runfolder import RunFolder
 from fedsim.storage.scores import metric_lines
 
@@ -63,6 +65,7 @@ def run(experiment: Experiment, path: Path) -> RunFolder:
     folder = RunFolder(path)
     folder.begin("run", experiment.config_text)
     with experimenting(experiment, folder):
+        expect_fit(experiment)
         play(experiment, folder)
         assess(experiment, folder, folder)
     return folder
@@ -77,9 +80,19 @@ def replay(experiment: Experiment, source: RunFolder, path: Path) -> RunFolder:
     folder = RunFolder(path)
     folder.begin("replay", experiment.config_text, source)
     with experimenting(experiment, folder):
+        expect_fit(experiment)
         folder.adopt(source)
         assess(experiment, source, folder)
     return folder
+
+
+def expect_fit(experiment: Experiment) -> None:
+    """Let an attack give up on a model that it cannot work on, before anything is trained."""
+    try:
+        with undisturbed():
+            experiment.attack.check(copy.deepcopy(experiment.model), experiment.task)
+    except FedsimError as error:
+        raise GaveUp(f"attack {experiment.attack_name} does not fit the model: {error}") from error
 
 
 def experimenting(experiment: Experiment, folder: RunFolder) -> AbstractContextManager[None]:

@@ -18,10 +18,15 @@ from fedsim.attacks.privacy.labels.last_layer import last_layer
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack
 from fedsim.core.types import Observation, Reconstruction, Task
+from fedsim.models.last_linear import last_linear_name
 
 
 class BiasCorrected(Attack):
     """Greedy counts: the class with the smallest bias gradient gets an example, its impact is taken off."""
+
+    def check(self, model: nn.Module, task: Task) -> None:
+        """Refuse a model that does not end in a linear layer with a bias."""
+        last_linear_name(model, task.input_shape)
 
     def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
         """Restore the class counts of the observed batch."""

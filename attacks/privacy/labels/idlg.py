@@ -14,10 +14,15 @@ from torch import nn
 from fedsim.attacks.privacy.labels.last_layer import last_layer
 from fedsim.core.interfaces import Attack
 from fedsim.core.types import Observation, Reconstruction, Task
+from fedsim.models.last_linear import last_linear_name
 
 
 class IDLG(Attack):
     """Class presence by sign: every class whose gradient row sums to less than zero."""
+
+    def check(self, model: nn.Module, task: Task) -> None:
+        """Refuse a model that does not end in a linear layer with a bias."""
+        last_linear_name(model, task.input_shape)
 
     def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
         """Restore which classes are in the observed batch."""

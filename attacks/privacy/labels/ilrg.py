@@ -23,6 +23,7 @@ from fedsim.attacks.privacy.labels.last_layer import LastLayer, last_layer
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack
 from fedsim.core.types import Observation, Reconstruction, Task
+from fedsim.models.last_linear import last_linear_name
 
 MANY = 200  # classes
 
@@ -45,6 +46,10 @@ class ILRG(Attack):
         self.max_amplification = max_amplification
         self.rounding = rounding
         self.classes = classes
+
+    def check(self, model: nn.Module, task: Task) -> None:
+        """Refuse a model that does not end in a linear layer with a bias."""
+        last_linear_name(model, task.input_shape)
 
     def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
         """Restore the class counts of the observed batch (Algorithm 1)."""

@@ -17,10 +17,15 @@ from fedsim.attacks.privacy.labels.ilrg import pooled_embedding
 from fedsim.attacks.privacy.labels.last_layer import last_layer
 from fedsim.core.interfaces import Attack
 from fedsim.core.types import Observation, Reconstruction, Task
+from fedsim.models.last_linear import last_linear_name
 
 
 class ILRGPooled(Attack):
     """Class counts from the batch's pooled embedding mu: q = softmax(W mu + b) - g."""
+
+    def check(self, model: nn.Module, task: Task) -> None:
+        """Refuse a model that does not end in a linear layer with a bias."""
+        last_linear_name(model, task.input_shape)
 
     def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
         """Restore the class counts of the observed batch."""

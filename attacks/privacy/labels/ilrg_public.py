@@ -21,6 +21,7 @@ from fedsim.attacks.privacy.labels.last_layer import class_means, last_layer, pu
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack
 from fedsim.core.types import Observation, PublicImages, Reconstruction, Task
+from fedsim.models.last_linear import last_linear_name
 
 
 class ILRGPublic(Attack):
@@ -33,6 +34,10 @@ class ILRGPublic(Attack):
         self.public = public
         self.labelled = labelled
         self.points = points
+
+    def check(self, model: nn.Module, task: Task) -> None:
+        """Refuse a model that does not end in a linear layer with a bias."""
+        last_linear_name(model, task.input_shape)
 
     def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
         """Restore the class counts of the observed batch or batches."""

@@ -18,12 +18,17 @@ from fedsim.attacks.privacy.labels.last_layer import last_layer
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack
 from fedsim.core.types import Observation, Reconstruction, Task
+from fedsim.models.last_linear import last_linear_name
 
 RANK_TOLERANCE = 1e-6  # of the largest singular value, above float32 noise
 
 
 class RLG(Attack):
     """Class presence by separation: c is present if some r has r.q_c < 0 and r.q_j > 0 for all other j."""
+
+    def check(self, model: nn.Module, task: Task) -> None:
+        """Refuse a model that does not end in a linear layer with a bias."""
+        last_linear_name(model, task.input_shape)
 
     def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
         """Restore which classes are in the observed batch."""

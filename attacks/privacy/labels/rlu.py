@@ -21,6 +21,7 @@ from fedsim.attacks.privacy.labels.last_layer import LastLayer, class_means, las
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack
 from fedsim.core.types import Observation, PublicImages, Reconstruction, Task
+from fedsim.models.last_linear import last_linear_name
 
 
 class RLU(Attack):
@@ -36,6 +37,10 @@ class RLU(Attack):
         self.samples = samples
         self.iterations = iterations
         self.seed = seed
+
+    def check(self, model: nn.Module, task: Task) -> None:
+        """Refuse a model that does not end in a linear layer with a bias."""
+        last_linear_name(model, task.input_shape)
 
     def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
         """Restore the class counts of the observed batch or batches."""

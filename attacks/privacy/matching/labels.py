@@ -24,6 +24,9 @@ class FixedLabels:
 class LabelSource:
     """Where the labels come from."""
 
+    def check(self, model: nn.Module, task: Task) -> None:
+        """Refuse a model whose labels cannot be told, as far as its structure says."""
+
     def fixed(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> FixedLabels | None:
         """Return labels for the dummy images before the search, or None when they are searched for."""
         return None
@@ -39,6 +42,10 @@ class Restored(LabelSource):
     def __init__(self, *, attack: Attack) -> None:
         """Set the attack that restores counts, or presence of classes, which are then dealt out in turn."""
         self.attack = attack
+
+    def check(self, model: nn.Module, task: Task) -> None:
+        """Refuse a model that the label attack refuses."""
+        self.attack.check(model, task)
 
     def fixed(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> FixedLabels:
         """Run the label attack and deal its classes out."""

@@ -20,11 +20,11 @@ from torch import nn
 from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.matching import checks
 from fedsim.attacks.privacy.matching.labels import FixedLabels, Joint, LabelSource, agreeing
-from fedsim.attacks.privacy.matching.linear_layers import linear_chain
+from fedsim.attacks.privacy.matching.linear_layers import linear_chain, linear_names
 from fedsim.attacks.privacy.matching.module_calls import outputs_size
 from fedsim.attacks.privacy.matching.objectives import Objective
 from fedsim.attacks.privacy.matching.optimisers import Optimiser
-from fedsim.attacks.privacy.matching.parametrisations import Pixels, Span
+from fedsim.attacks.privacy.matching.parametrisations import Pixels, Span, expect_image
 from fedsim.attacks.privacy.matching.priors import BatchNormStatistics, Prior
 from fedsim.attacks.privacy.matching.problem import Problem, Variables, private_copy
 from fedsim.attacks.privacy.matching.starts import Start
@@ -98,6 +98,13 @@ class Matching(Attack):
     def craft(self, model: nn.Module, task: Task, round: int, weights: Weights) -> Weights:
         """Broadcast what the attack to start from wants."""
         return weights if self.first is None else self.first.craft(model, task, round, weights)
+
+    def check(self, model: nn.Module, task: Task) -> None:
+        """Refuse a model whose labels cannot be restored, or whose first layer has no span."""
+        self.labels.check(model, task)
+        if self.parametrisation == "span":
+            chain = linear_names(model, task)
+            expect_image(chain.names[0], chain.begins_with_image)
 
     def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
         """Search for the images of the observed batch."""

@@ -55,11 +55,7 @@ class Span(Pixels):
     def __init__(self, task: Task, layer: LinearLayer, size: int) -> None:
         """Read the affine subspace from the first layer's gradient."""
         super().__init__(task)
-        if layer.task_shape is None:
-            raise FedsimError(
-                f"attack.parametrisation=span: the images do not enter linear layer {layer.name!r} directly. "
-                "Remedy: attack.parametrisation=pixels, or a fully connected model."
-            )
+        expect_image(layer.name, layer.task_shape is not None)
         layer.expect_room(size)
         origin, basis = input_span(layer, size)
         self.register_buffer("origin", origin)
@@ -75,3 +71,12 @@ class Span(Pixels):
 
     def keep_inside(self, point: Tensor) -> None:
         """Do nothing: the span alone holds the images."""
+
+
+def expect_image(layer: str, enters: bool) -> None:
+    """Refuse a first linear layer that the images do not enter: its gradient spans features."""
+    if not enters:
+        raise FedsimError(
+            f"attack.parametrisation=span: the images do not enter linear layer {layer!r} directly. "
+            "Remedy: attack.parametrisation=pixels, or a fully connected model."
+        )

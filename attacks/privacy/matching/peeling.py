@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.least_squares import fit
 from fedsim.attacks.privacy.matching import checks
-from fedsim.attacks.privacy.matching.linear_layers import LinearLayer, linear_chain, row_space
+from fedsim.attacks.privacy.matching.linear_layers import LinearLayer, linear_chain, linear_names, row_space
 from fedsim.attacks.privacy.matching.membership import Activation, Membership, derivative, with_one
 from fedsim.attacks.privacy.matching.problem import private_copy
 from fedsim.core import progress
@@ -65,6 +65,10 @@ class Peeling(Attack):
         self.tolerance = checks.number("tolerance", tolerance)
         self.seconds = checks.seconds("seconds", seconds)
         self.seed = seed
+
+    def check(self, model: nn.Module, task: Task) -> None:
+        """Refuse a model without a linear layer."""
+        linear_names(model, task)
 
     def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
         """Recover the inputs of the first linear layer, one by one."""

@@ -96,6 +96,10 @@ class Stein(Attack):
         norm, random = input_norm(model, task, form, weights), generator(self.seed, "stein", round)
         return craft_head(form, weights, norm=norm, scale=1.0, bias=bias, random=random)
 
+    def check(self, model: nn.Module, task: Task) -> None:
+        """Refuse a model without a hidden linear layer that the images enter."""
+        find_head(model, task)
+
     def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
         """Estimate the inputs of the hidden layer."""
         started, observation = time.perf_counter(), observations[-1]
