@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fedsim.api.runs import Run, Runs, load, load_all, run
     from fedsim.api.scores import Scores, score
     from fedsim.core.interfaces import Attack, Audit, Behaviour, Defense, Forgery, Metric
-    from fedsim.core.types import Observation, Reconstruction, Score, Task, Truth
+    from fedsim.core.types import Observation, Reconstruction, Score, Task, Truth, Weights
     from fedsim.data.images import Dataset
     from fedsim.flower.wiretap import Wiretap, keep_truth
 
@@ -44,6 +44,7 @@ __all__ = [
     "Scores",
     "Task",
     "Truth",
+    "Weights",
     "Wiretap",
     "__version__",
     "attack",
@@ -70,7 +71,7 @@ _HOMES = {  # as above, for whoever runs and does not check types; a test holds 
     "fedsim.api.runs": ("Run", "Runs", "load", "load_all", "run"),
     "fedsim.api.scores": ("Scores", "score"),
     "fedsim.core.interfaces": ("Attack", "Audit", "Behaviour", "Defense", "Forgery", "Metric"),
-    "fedsim.core.types": ("Observation", "Reconstruction", "Score", "Task", "Truth"),
+    "fedsim.core.types": ("Observation", "Reconstruction", "Score", "Task", "Truth", "Weights"),
     "fedsim.data.images": ("Dataset",),
     "fedsim.flower.wiretap": ("Wiretap", "keep_truth"),
 }

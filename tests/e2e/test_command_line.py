@@ -15,6 +15,60 @@ ROOT = Path(__file__).parents[2]
 FAST = (*SOFTMAX, "federation.rounds=1")
 
 
+MINE = """
+import numpy
+import torch
+from torch import nn
+
+from fedsim import Attack, Dataset, Defense, Reconstruction, Task
+from fedsim.data.images import array_images
+
+
+class Counts(Attack):
+    \"\"\"Class counts by the last bias.\"\"\"
+
+    def __init__(self, *, strength: float = 1.0) -> None:
+        self.strength = strength
+
+    def run(self, model, task, observations):
+        share = (-self.strength * observations[-1].received["body.3.bias"]).clamp(min=0)
+        counts = (share / share.sum() * observations[-1].num_examples).round().long()
+        return Reconstruction(class_counts=counts)
+
+
+class Half(Defense):
+    \"\"\"A smaller reply.\"\"\"
+
+    def __init__(self, *, scale: float = 0.5) -> None:
+        self.scale = scale
+
+    def on_reply(self, reply, kind, generator):
+        return {name: tensor * self.scale for name, tensor in reply.items()}
+
+
+class Net(nn.Module):
+    \"\"\"Two layers.\"\"\"
+
+    def __init__(self, num_classes: int, width: int = 16) -> None:
+        super().__init__()
+        layers = nn.Linear(64, width), nn.ReLU(), nn.Linear(width, num_classes)
+        self.body = nn.Sequential(nn.Flatten(), *layers)
+
+    def forward(self, images):
+        return self.body(images)
+
+
+def pictures(*, size: int = 160) -> Dataset:
+    \"\"\"Noise.\"\"\"
+    random = numpy.random.default_rng(0)
+    def drawn(number):
+        pixels = random.integers(0, 256, (number, 8, 8), numpy.uint8)
+        return array_images(pixels, random.integers(0, 4, number), "mine")
+
+    return Dataset(task=Task(input_shape=(1, 8, 8), num_classes=4), train=drawn(size), test=drawn(40))
+"""
+
+
 def fedsim(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "fedsim", *arguments]
     return subprocess.run(
@@ -165,21 +219,43 @@ def test_help_says_all_commands(tmp_path: Path) -> None:
         assert word in text
 
 
-def test_the_wheel_carries_configs_assets_and_templates(tmp_path: Path) -> None:
-    source = tmp_path / "source"
+def test_a_person_with_the_wheel_and_one_file_of_their_own(tmp_path: Path) -> None:
+    """Nothing of the checkout is in reach: the wheel carries configs, assets, templates and all parts."""
+    source, site, here = tmp_path / "source", tmp_path / "site", tmp_path / "here"
     source.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE", "fedsim", "attacks", "defenses", "conf"):
-        (source / name).symlink_to(ROOT / name)
+        subprocess.run(["cp", "-a", str(ROOT / name), str(source)], check=True)  # links stay links
     build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", "."]
-    copied = tmp_path / "copied"
-    subprocess.run(["cp", "-rL", str(source), str(copied)], check=True)
-    done = subprocess.run([*build, str(copied)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run([*build, str(source)], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as file:
-        file.extractall(tmp_path / "site")
-    shipped = {str(p.relative_to(tmp_path / "site/fedsim/conf")) for p in (tmp_path / "site").rglob("*.yaml")}
+        assert {name.partition("/")[0] for name in file.namelist()} == {
+            "fedsim",
+            f"{wheel.stem[:16]}.dist-info",
+        }
+        file.extractall(site)
+    shipped = {str(p.relative_to(site / "fedsim/conf")) for p in site.rglob("*.yaml")}
     assert shipped == {str(p.relative_to(ROOT / "conf")) for p in (ROOT / "conf").rglob("*.yaml")}
-    done = fedsim(*FAST, "hydra.run.dir=run", cwd=tmp_path, PYTHONPATH=str(tmp_path / "site"))
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "run" / "report.html").exists()
+    here.mkdir()
+    (here / "mine.py").write_text(MINE)
+    (here / "attacks").mkdir()  # as attack researchers have: it must not stand in the way of ours
+    (here / "attacks" / "__init__.py").write_text("raise RuntimeError('not this one')")
+
+    def own(*arguments: str) -> str:
+        said = fedsim(*arguments, cwd=here, PYTHONPATH=str(site))
+        assert said.returncode == 0, said.stderr
+        return said.stdout
+
+    rules = ("data=mine.pictures", "model=mine.Net", "federation.rounds=1", "federation.batch_size=6")
+    own("attack=mine.Counts", "defense=[mine.Half]", "defense.Half.scale=0.25", *rules, "hydra.run.dir=run")
+    config = (here / "run" / "config.yaml").read_text()
+    assert "scale: 0.25" in config
+    assert "width: 16" in config  # a default of the class, to be seen and set
+    assert "attack=mine.Counts" in own("list", "mine")
+    own("replay", "run", "attack.strength=2", "allow=mine", "hydra.run.dir=again")
+    own("-m", "attack=mine.Counts,ilrg", "model.width=8,16", *rules, "hydra.sweep.dir=sweep")
+    assert (here / "sweep" / "sweep.csv").read_text().count(",complete") == 4
+    own("compare", "attack=[mine.Counts,ilrg]", "defense=[none,mine.Half]", *rules, "into=grid")
+    assert "mine.Counts,mine.Half,lnacc" in (here / "grid" / "comparison.csv").read_text()
+    own("report", "run", "sweep", "grid")

@@ -8,6 +8,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from small_settings import SMALL
 
 PLUGIN = Path(__file__).parents[2] / "examples" / "plugin"
 
@@ -59,3 +60,15 @@ def test_its_parts_are_built_by_module_and_class(installed: Path) -> None:
         "print(attack.units, defense.bits)",
     )
     assert said.split() == ["3", "1.0"]
+
+
+def test_its_yamls_join_fedsims_own(installed: Path) -> None:
+    assert "weighted_mean" in python(installed, "-m", "fedsim", "list", "attack")
+    chosen = (
+        "attack=weighted_mean",
+        "defense=[signs]",
+        "metric=[psnr,brightness]",
+        "defense.signs.scaled=false",
+    )
+    python(installed, "-m", "fedsim", *chosen, *SMALL[:-2], "hydra.run.dir=run")
+    assert "brightness" in (installed.parent / "run" / "summary.json").read_text()
