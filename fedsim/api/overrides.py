@@ -1,6 +1,7 @@
 """Keywords of Python as overrides of the config: `rounds=2` is federation.rounds=2."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,11 +39,16 @@ def _lines(key: str, value: Any) -> list[str]:
 
 
 def as_text(key: str, value: Any) -> str:
-    """Return a plain value as overrides write it."""
-    try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise FedsimError(
-            f"{key}: expected plain values, got {type(value).__name__} ({error}). "
-            "Remedy: a yaml's name or module.Class as a string, and its settings as keys."
-        ) from error
+    """Return a plain value as overrides write it: Hydra's grammar is not JSON's."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name}: {as_text(key, inner)}" for name, inner in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(as_text(key, inner) for inner in value) + "]"
+    if isinstance(value, str):
+        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return json.dumps(value)
+    raise FedsimError(
+        f"{key}: expected plain values, got {type(value).__name__} {value!r}. "
+        "Remedy: a yaml's name or module.Class as a string, and its settings as keys."
+    )

@@ -34,7 +34,8 @@ def command(run: str, overrides: tuple[str, ...]) -> None:
             "sweep": "a sweep. Remedy: its command again with hydra.sweep.dir=THIS runs what is missing.",
             "comparison": "a comparison. Remedy: its command again with into=THIS runs what is missing.",
         }
-        raise FedsimError(f"{folder.path}: {remedies.get(kind, f'a {kind}. Remedy: its command again.')}")
+        words = remedies.get(kind, f"a {kind}. Remedy: its command again, into another folder.")
+        raise FedsimError(f"{folder.path}: expected a run or a replay, got {words}")
     config = parse_text(folder.config_text())
     check_trusted(config, (), allowed)
     if folder.status is not Status.COMPLETE:

@@ -240,11 +240,11 @@ def test_a_proof_of_keys_that_nobody_named_is_not_judged(tmp_path: Path, command
     assert command("verify", "none.proof", *small, cwd=tmp_path).returncode == 2
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["-x"], [], ["a", "b"], ["keys=a"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["-x"], [], ["a", "b"], ["keys=a"]])
 def test_keys_are_made_only_in_a_folder_that_is_named(tmp_path: Path, command, arguments: list[str]) -> None:
     done = command("keys", *arguments, cwd=tmp_path)
-    assert done.returncode == 1
-    assert "Usage: fedsim keys DIR" in done.stderr
+    assert done.returncode == (0 if arguments == ["--help"] else 1)
+    assert "Usage: fedsim keys" in done.stdout + done.stderr
     assert not list(tmp_path.iterdir())
 
 

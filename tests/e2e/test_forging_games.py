@@ -212,7 +212,7 @@ def test_games_in_other_precisions(precision: str) -> None:
     ("settings", "words"),
     [
         (["forgery=[]"], r"forgery: expected at least one\. Remedy"),
-        (["forgery=[nonsense]"], "Could not load 'forgery/nonsense'"),
+        (["forgery=[nonsense]"], "forgery=nonsense: no such yaml"),
         (["forgery=[greedy]", "forge.at=[9]"], "forge.at: expected steps below proof.steps=6, got 9"),
         (["forgery=[greedy]", "forge.at=[-1]"], "forge.at: expected null or a list of steps"),
         (["forgery=[greedy]", "forge.examples=[]"], "forge.examples: expected null or a list of indices"),

@@ -15,7 +15,7 @@ from faulty_disk import FaultyDisk, PowerCut
 from small_settings import SOFTMAX
 
 import fedsim.lab.record
-from fedsim.commands.cli import _resume
+from fedsim.commands.resume import command as resume_command
 from fedsim.config import build
 from fedsim.config.compose import compose
 from fedsim.core.errors import FedsimError
@@ -110,9 +110,9 @@ def test_a_guess_that_was_cut_short_is_made_again(small, tmp_path: Path) -> None
 
 def test_what_cannot_be_resumed_is_said(tmp_path: Path) -> None:
     with pytest.raises(FedsimError, match="not a run folder"):
-        _resume([str(tmp_path)])
+        resume_command.main([str(tmp_path)], standalone_mode=False)
     with pytest.raises(FedsimError, match="expected a run folder alone"):
-        _resume([str(tmp_path), "seed=1"])
+        resume_command.main([str(tmp_path), "seed=1"], standalone_mode=False)
 
 
 def test_a_replay_goes_on_with_what_it_has_and_trains_nobody(play_small, command, tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_a_replay_keeps_the_runs_own_attack_but_for_what_is_named(play_small) ->
     source = play_small("attack.max_amplification=7")
     config = compose_replay(source.config_text(), ["attack.rounding=nearest"]).config
     assert (config.attack.max_amplification, config.attack.rounding) == (7, "nearest")
-    config, _ = compose_replay(source.config_text(), ["attack=ilrg"])
+    config = compose_replay(source.config_text(), ["attack=ilrg"]).config
     assert (config.attack.max_amplification, config.attack.rounding) == (5.0, "repair")
     assert (config.choices.data, config.federation.clients) == ("synthetic", 3)
 
