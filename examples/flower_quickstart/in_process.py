@@ -7,7 +7,7 @@ from quickstart import client_app, server_app, task
 
 from fedsim.flower.engines.grid import FIRST_NODE
 from fedsim.flower.engines.inline import play_inline
-from fedsim.flower.wiretap import keep_truth
+from fedsim import keep_truth
 
 CLIENTS = 4
 

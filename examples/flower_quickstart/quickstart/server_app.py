@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from fedsim.flower.wiretap import Task, Wiretap  # wiretap: 1 of 3
+from fedsim import Task, Wiretap  # wiretap: 1 of 3
 from quickstart.task import MEAN, STD, Net
 
 app = ServerApp()
