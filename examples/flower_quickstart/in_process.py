@@ -5,9 +5,9 @@ from pathlib import Path
 
 from quickstart import client_app, server_app, task
 
+from fedsim import keep_truth
 from fedsim.flower.engines.grid import FIRST_NODE
 from fedsim.flower.engines.inline import play_inline
-from fedsim import keep_truth
 
 CLIENTS = 4
 

@@ -1,5 +1,8 @@
 """`fedsim list`: what there is to choose from."""
 
+import shutil
+import sys
+
 import click
 
 from fedsim.commands.settings import settings
@@ -19,7 +22,8 @@ def command(overrides: tuple[str, ...]) -> None:
         if name not in GROUPS:
             print(_offered(name, GROUPS))
     if groups or not overrides:
-        print(catalog_text(groups or GROUPS))
+        columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        print(catalog_text(groups or GROUPS, columns))
 
 
 def _offered(name: str, groups: tuple[str, ...]) -> str:

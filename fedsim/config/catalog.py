@@ -3,6 +3,7 @@
 import ast
 import functools
 import importlib.util
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,23 +65,27 @@ def _files(group: str) -> list[Path]:
     return [found[name] for name in sorted(found)]
 
 
-def catalog_text(groups: tuple[str, ...] = GROUPS) -> str:
-    """Return the whole catalogue as text, a block a group."""
-    return "\n\n".join(_block(group) for group in groups)
+def catalog_text(groups: tuple[str, ...] = GROUPS, columns: int | None = None) -> str:
+    """Return the whole catalogue as text, a block a group; columns: of the terminal that it must fit."""
+    return "\n\n".join(_block(group, columns) for group in groups)
 
 
-def _block(group: str) -> str:
+def _block(group: str, columns: int | None) -> str:
     found = entries(group)
     width = max((len(entry.name) for entry in found), default=0)
     lines = [f"{group}=..." if found else f"{group}: none yet"]
     for entry in found:
-        lines.append(f"  {entry.name:<{width}}  {entry.summary}")
         more = (
-            f"[{entry.paper}]" * bool(entry.paper),
+            entry.paper and f"[{entry.paper}]",
             entry.run,
-            f"expected: {entry.expected}" * bool(entry.expected),
+            entry.expected and f"expected: {entry.expected}",
         )
-        lines += [f"  {'':<{width}}  {line}" for line in more if line]
+        texts = [entry.summary, *filter(None, more)]
+        if columns is not None:
+            room = max(40, columns - width - 5)
+            texts = [line for text in texts for line in textwrap.wrap(text, room) or [""]]
+        for name, text in zip([entry.name, *[""] * len(texts)], texts, strict=False):
+            lines.append(f"  {name:<{width}}  {text}")
     return "\n".join(lines)
 
 

@@ -114,7 +114,7 @@ def compose_tapped(config_text: str, overrides: Sequence[str], *, clients: int, 
     found = composed([f"name='replay_${{choices.attack}}_{_short(path)}_tapped'", "federation=fedavg", *own])
     config = found.config
     config.data = {"_target_": "fedsim.data.tapped.tapped_data"} | _checked_task(
-        {"mean": [0.5], "std": [0.5]} | (noted["task"] or {}) | _under("task", given)
+        {"mean": [0.0], "std": [1.0]} | (noted["task"] or {}) | _under("task", given)
     )
     config.model = {"_target_": USER_MODEL, "import_path": path, "checkpoint": None} | _under("model", given)
     config.federation.update({"clients": clients, "rounds": rounds, "local_steps": 1, "disclose": []})
