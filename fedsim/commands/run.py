@@ -21,13 +21,15 @@ def command(overrides: tuple[str, ...], multirun: bool, cfg: bool) -> None:
     KEY=VALUE are Hydra overrides of fedsim's configs: attack=idlg federation.rounds=5. A name is a yaml's
     (fedsim list) or module.Class of your own.
     """
-    from fedsim.config.compose import as_text, composed, unvaried
+    from fedsim.config.compose import as_text, composed, key, parsed, unvaried
 
     overrides = tuple(text for text in overrides if text != "job")  # `--cfg job`, as Hydra's own
-    found = composed(unvaried(overrides) if multirun else overrides)
     if cfg:
-        print(as_text(found.config), end="")
+        print(as_text(composed(unvaried(overrides) if multirun else overrides).config), end="")
         return
+    # The others may be settings of a kind's own, such as a comparison's attack=[...] and seeds=3.
+    telling = [str(o.input_line) for o in parsed(overrides) if key(o) in ("experiment", "kind")]
+    found = composed(telling)
     kinds: dict[str, Callable[[Sequence[str]], None]] = {
         "run": _run,
         "sweep": _sweep,

@@ -17,7 +17,7 @@ from fedsim.lab.record import recorded
 from fedsim.storage.comparison import Cell, folder_name, write_cells
 from fedsim.storage.runfolder import RunFolder
 
-OWN = ("attack", "defense", "seeds", "into")  # keys of a comparison
+OWN = ("attack", "defense", "seeds", "into", "hydra.run.dir")  # keys of a comparison
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +45,15 @@ def comparison_of(overrides: Sequence[str]) -> Comparison:
     given = {key(override): override for override in parsed(overrides)}
     if "keep" in given:
         raise FedsimError("compare: attacks need all that trainings keep. Remedy: leave out keep.")
-    for name in ("seed", "name", "hydra.run.dir"):
+    for name in ("seed", "name"):
         if name in given:
             raise FedsimError(f"compare: {name} differs from run to run. Remedy: seeds=N, into=DIR.")
     common = [str(override.input_line) for name, override in given.items() if name not in OWN]
-    base = composed([*common, "name=comparison"])
+    folder = [str(given[name].input_line) for name in ("hydra.run.dir",) if name in given]
+    base = composed([*common, *folder, "name=comparison"])
     found: dict[str, Any] = {"attack": None, "defense": ["none"], "seeds": 1}
     found |= _listed(base.config.comparison, common, given)
-    found |= {name: given[name].value() for name in OWN if name in given}
+    found |= {name: given[name].value() for name in OWN[:-1] if name in given}
     for name, example in (("attack", "[ilrg,span_matching]"), ("defense", "[none,noise,[clip,noise]]")):
         if not isinstance(found[name], list) or not found[name]:
             raise FedsimError(f"compare: expected {name}=[NAME,...], for example {name}={example}")
