@@ -104,7 +104,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         _end_tidily()
         given = list(sys.argv[1:] if arguments is None else arguments)
-        fedsim.main(given, prog_name="fedsim", standalone_mode=False)
+        with fedsim.make_context("fedsim", given) as context:  # its main() would take signals for Ctrl-C
+            fedsim.invoke(context)
+    except click.exceptions.Exit as end:  # after --help and --version
+        sys.exit(end.exit_code)
     except click.ClickException as error:
         usage = error.ctx.get_usage() if isinstance(error, click.UsageError) and error.ctx else ""
         complain(f"{error.format_message()} {usage}".strip())
@@ -118,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         complain(f"{error.filename}: {error.strerror}. Remedy: room and rights on that disk.")
         sys.exit(1)
-    except (KeyboardInterrupt, click.Abort) as stop:
+    except KeyboardInterrupt as stop:
         print("fedsim: interrupted; what there was is kept", file=sys.stderr)
         sys.exit(128 + (stop.number if isinstance(stop, Signalled) else signal.SIGINT))
 
