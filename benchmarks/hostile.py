@@ -165,7 +165,7 @@ def commands(folder: Path, source: Path) -> dict[str, tuple[list[str], float]]:
     }
 
 
-def signals(number: int, into: Path) -> None:
+def signals(number: int, into: Path, first: int = 0) -> None:
     """Send a signal at a random moment, look what is left after ten seconds, resume, compare."""
     run(build.experiment(compose(list(SLOW))), source := into / "source")
     whole = {}
@@ -174,7 +174,7 @@ def signals(number: int, into: Path) -> None:
         whole[name] = all_results(into / "whole")
         shutil.rmtree(into / "whole")
     found = Counter[str]()
-    for seed in range(number):
+    for seed in range(first, first + number):
         drawn = random.Random(seed)
         name = drawn.choice(list(whole))
         number_sent = drawn.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
@@ -227,16 +227,13 @@ def processes_of(mark: str) -> list[str]:
 
 
 def finish(name: str, arguments: Sequence[str], folder: Path, temporary: Path) -> None:
-    """Go on with what was interrupted, as a user would."""
-    runs = sorted(folder.glob("*/")) if name == "sweep" else [folder]
-    for path in runs if name != "compare" else []:
-        if (path / "config.yaml").exists() and RunFolder(path).status is not Status.COMPLETE:
-            assert fedsim_process(["resume", str(path)], temporary, "resume").wait() == 0, path
-    begun = [path for path in runs if (path / "config.yaml").exists()]
-    if name == "compare" or len(begun) < (2 if name == "sweep" else 1):
-        if name != "compare":
+    """Go on with what was interrupted, as a user would: many runs by the same command, one by resume."""
+    if name in ("compare", "sweep") or not (folder / "config.yaml").exists():
+        if name not in ("compare", "sweep"):
             shutil.rmtree(folder, ignore_errors=True)
         assert fedsim_process(arguments, temporary, "again").wait() == 0, arguments
+    elif RunFolder(folder).status is not Status.COMPLETE:
+        assert fedsim_process(["resume", str(folder)], temporary, "resume").wait() == 0, folder
 
 
 def all_results(folder: Path) -> object:
@@ -284,7 +281,7 @@ def main() -> None:
         "ray": (lambda number, into: replies(number, into, "ray"), 500),
         "folders": (folders, 1000),
         "writes": (writes, 0),
-        "signals": (signals, 200),
+        "signals": (lambda number, into: signals(number, into, chosen.first), 200),
         "observations": (observations, 100_000),
     }
     parser = argparse.ArgumentParser(
@@ -292,6 +289,7 @@ def main() -> None:
     )
     parser.add_argument("part", nargs="?", choices=parts)
     parser.add_argument("number", nargs="?", type=int)
+    parser.add_argument("--first", type=int, default=0, help="of the seeds of signals")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     os.environ["PYTHONPATH"] = os.pathsep.join([sys.path[-1], os.environ.get("PYTHONPATH", "")])  # for Ray
