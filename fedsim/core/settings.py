@@ -67,9 +67,23 @@ def one_of(key: str, value: T, allowed: Collection[T]) -> T:
     return value
 
 
-def listed(key: str, value: Any, expected: str, check: Callable[[str, Any], T], least: int = 1) -> list[T]:
-    """Return a list whose every item passes a check; least: items. An error shows all of it."""
-    if isinstance(value, list | tuple) and len(value) >= least:
+def word(key: str, value: object) -> str:
+    """Return a text."""
+    if not isinstance(value, str):
+        raise refusal(key, "a word", value)
+    return value
+
+
+def listed(
+    key: str,
+    value: object,
+    expected: str,
+    check: Callable[[str, Any], T],
+    least: int = 1,
+    most: float = math.inf,
+) -> list[T]:
+    """Return a list of so many items, each of which passes a check; an error shows the whole list."""
+    if isinstance(value, list | tuple) and least <= len(value) <= most:
         try:
             return [check(key, item) for item in value]
         except FedsimError:
