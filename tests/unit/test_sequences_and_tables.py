@@ -137,7 +137,9 @@ def test_missing_reviews_and_wrong_sizes_are_named(tmp_path: Path) -> None:
         imdb(root=str(tmp_path))
     with pytest.raises(FedsimError, match=r"data\.length: expected a whole number of at least 1, got 0"):
         imdb(root=str(tmp_path), length=0)
-    with pytest.raises(FedsimError, match=r"data\.limit: expected null or a whole number of at least 1, got 0"):
+    with pytest.raises(
+        FedsimError, match=r"data\.limit: expected null or a whole number of at least 1, got 0"
+    ):
         imdb(root=str(tmp_path), limit=0)
     (tmp_path / "test" / "pos" / "0_9.txt").mkdir()
     with pytest.raises(FedsimError, match=r"0_9\.txt: cannot be read"):

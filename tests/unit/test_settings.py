@@ -5,10 +5,26 @@ import re
 
 import pytest
 
+from fedsim.attacks.integrity.forging.box import Box
+from fedsim.attacks.integrity.forging.forger import Forger
+from fedsim.attacks.integrity.forging.greedy import Greedy
+from fedsim.attacks.integrity.spoofing.blindfold import Blindfold
+from fedsim.attacks.integrity.spoofing.free_rider import FreeRider
+from fedsim.attacks.privacy.labels.ilrg import ILRG
+from fedsim.attacks.privacy.stein.stein import Stein
 from fedsim.core.errors import FedsimError
-from fedsim.core.settings import listed, number, one_of, optional, seconds, switch, whole
+from fedsim.core.federation import Federation
+from fedsim.core.settings import listed, number, one_of, optional, seconds, switch, whole, word
+from fedsim.core.types import Task
+from fedsim.data.synthetic import synthetic
+from fedsim.data.text import text
+from fedsim.data.tiny import tiny
+from fedsim.defenses.integrity.proof.proof_of_learning import ProofOfLearning
+from fedsim.models.mlp import mlp
+from fedsim.models.two_layer import two_layer
 
 KEY = "part.setting"
+TASK = Task(input_shape=(1, 2, 2), num_classes=2, mean=(0.5,), std=(0.25,))
 NO_NUMBERS = [True, False, math.nan, "1", None, [1], 1j]
 
 
@@ -84,7 +100,16 @@ def test_choices() -> None:
         assert refuses(one_of, value, (1, 3, 5)) == "one of 1, 3, 5"
 
 
+def test_words() -> None:
+    assert word(KEY, "a") == "a"
+    for value in (True, math.nan, 1, None, ["a"]):
+        assert refuses(word, value) == "a word"
+
+
 def test_lists() -> None:
+    assert listed(KEY, [1, 2, 3], "sides", whole, 3, 3) == [1, 2, 3]
+    for value in ([1, 2], [1, 2, 3, 4]):
+        assert refuses(listed, value, "sides", whole, 3, 3) == "sides"
     assert listed(KEY, [1, 2], "steps", whole) == [1, 2]
     assert listed(KEY, (1,), "steps", whole) == [1]
     assert listed(KEY, [], "steps", whole, least=0) == []
@@ -101,3 +126,35 @@ def test_none_where_it_is_allowed() -> None:
             FedsimError, match=rf"^part\.setting: expected null or a whole .*, got {value!r}$"
         ):
             optional(whole, KEY, value)
+
+
+@pytest.mark.parametrize(
+    ("make", "key"),
+    [
+        (lambda: ILRG(max_amplification=math.nan), "attack.max_amplification"),
+        (lambda: ILRG(max_amplification="5"), "attack.max_amplification"),
+        (lambda: ILRG(rounding=["repair"]), "attack.rounding"),
+        (lambda: Stein(order=3.0), "attack.order"),
+        (lambda: Greedy(candidates=True), "forgery.candidates"),
+        (lambda: Box(size=True), "forgery.size"),
+        (lambda: Forger(fraction=math.nan), "client.forger.fraction"),
+        (lambda: Blindfold(honest_steps=1.5), "client.blindfold.honest_steps"),
+        (lambda: Blindfold(size="0.3"), "client.blindfold.size"),
+        (lambda: FreeRider(noise=math.inf), "client.free_rider.noise"),
+        (lambda: ProofOfLearning(rejected_weight=True), "audit.rejected_weight"),
+        (lambda: ProofOfLearning(domain=["box"]), "audit.domain"),
+        (lambda: mlp(TASK, width=2.5), "model.width"),
+        (lambda: two_layer(TASK, bias=math.nan), "model.bias"),
+        (lambda: synthetic(shape="abc"), "data.shape"),
+        (lambda: text(tone=math.nan), "data.tone"),
+        (lambda: tiny(side=True), "data.side"),
+    ],
+)
+def test_parts_refuse_what_once_slipped_through(make, key: str) -> None:
+    with pytest.raises(FedsimError, match=rf"^{re.escape(key)}: expected .*, got "):
+        make()
+
+
+def test_an_endless_amplification_and_an_endless_round_are_legal() -> None:
+    assert ILRG(max_amplification=math.inf).max_amplification == math.inf
+    assert Federation(timeout=math.inf).timeout == math.inf
