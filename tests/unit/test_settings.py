@@ -150,7 +150,7 @@ def test_none_where_it_is_allowed() -> None:
         (lambda: tiny(side=True), "data.side"),
     ],
 )
-def test_parts_refuse_what_once_slipped_through(make, key: str) -> None:
+def test_parts_refuse_what_is_no_number_or_choice(make, key: str) -> None:
     with pytest.raises(FedsimError, match=rf"^{re.escape(key)}: expected .*, got "):
         make()
 
