@@ -4,8 +4,8 @@ import math
 
 from torch import Generator
 
-from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Defense
+from fedsim.core.settings import number, one_of
 from fedsim.core.types import Kind, Weights
 
 SCOPES = ("model", "tensor")
@@ -18,12 +18,8 @@ class Clip(Defense):
 
     def __init__(self, *, max_norm: float = 1.0, scope: str = "model") -> None:
         """Set the bound; scope: `model`, or `tensor` for each by itself."""
-        if not max_norm > 0:
-            raise FedsimError(f"defense.clip.max_norm: expected a positive number, got {max_norm}")
-        if scope not in SCOPES:
-            raise FedsimError(f"defense.clip.scope: expected {' or '.join(SCOPES)}, got {scope!r}")
-        self.max_norm = max_norm
-        self.scope = scope
+        self.max_norm = number("defense.clip.max_norm", max_norm, above=0)
+        self.scope = one_of("defense.clip.scope", scope, SCOPES)
 
     def on_reply(self, reply: Weights, kind: Kind, generator: Generator) -> Weights:
         """Clip."""

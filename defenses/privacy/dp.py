@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Defense, LocalStep
+from fedsim.core.settings import number, one_of
 from fedsim.core.types import KnownDefense, Observation, Weights
 
 ACCOUNTANTS = ("rdp", "prv")
@@ -25,18 +26,10 @@ class DP(Defense):
         self, *, max_norm: float = 1.0, sigma: float = 1.0, delta: float = 1e-5, accountant: str = "rdp"
     ) -> None:
         """Set the bound, the noise in units of it, and for which delta the run's epsilon is given."""
-        if not max_norm > 0:
-            raise FedsimError(f"defense.dp.max_norm: expected a positive number, got {max_norm}")
-        if not sigma >= 0:
-            raise FedsimError(f"defense.dp.sigma: expected a number of at least 0, got {sigma}")
-        if not 0 < delta < 1:
-            raise FedsimError(f"defense.dp.delta: expected a number between 0 and 1, got {delta}")
-        if accountant not in ACCOUNTANTS:
-            raise FedsimError(f"defense.dp.accountant: expected rdp or prv, got {accountant!r}")
-        self.max_norm = max_norm
-        self.sigma = sigma
-        self.delta = delta
-        self.accountant = accountant
+        self.max_norm = number("defense.dp.max_norm", max_norm, above=0)
+        self.sigma = number("defense.dp.sigma", sigma, least=0)
+        self.delta = number("defense.dp.delta", delta, above=0, below=1)
+        self.accountant = one_of("defense.dp.accountant", accountant, ACCOUNTANTS)
 
     def on_gradient(self, gradient: Weights, step: LocalStep, generator: Generator) -> Weights:
         """Return the noisy mean of clipped per-example gradients in place of the batch-mean gradient."""

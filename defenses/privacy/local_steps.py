@@ -5,9 +5,9 @@ Paper: McMahan et al., Communication-Efficient Learning of Deep Networks (AISTAT
 
 import dataclasses
 
-from fedsim.core.errors import FedsimError
 from fedsim.core.federation import Federation
 from fedsim.core.interfaces import Defense
+from fedsim.core.settings import number, whole
 
 
 class LocalSteps(Defense):
@@ -15,14 +15,8 @@ class LocalSteps(Defense):
 
     def __init__(self, *, steps: int = 5, learning_rate: float = 0.05) -> None:
         """Set the number of local steps and their learning rate."""
-        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-            raise FedsimError(f"defense.local_steps.steps: expected a whole number above 0, got {steps!r}")
-        if not isinstance(learning_rate, int | float) or not learning_rate > 0:
-            raise FedsimError(
-                f"defense.local_steps.learning_rate: expected a positive number, got {learning_rate!r}"
-            )
-        self.steps = steps
-        self.learning_rate = learning_rate
+        self.steps = whole("defense.local_steps.steps", steps)
+        self.learning_rate = number("defense.local_steps.learning_rate", learning_rate, above=0)
 
     def rules(self, federation: Federation) -> Federation:
         """Play by fedavg."""

@@ -9,8 +9,8 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Defense
+from fedsim.core.settings import number
 
 
 class Mixup(Defense):
@@ -18,9 +18,7 @@ class Mixup(Defense):
 
     def __init__(self, *, alpha: float = 1.0) -> None:
         """Set the Beta(alpha, alpha) distribution of shares: small values mix little."""
-        if not alpha > 0:
-            raise FedsimError(f"defense.mixup.alpha: expected a positive number, got {alpha}")
-        self.alpha = alpha
+        self.alpha = number("defense.mixup.alpha", alpha, above=0)
 
     def on_batch(self, images: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
         """Mix the batch; labels become shares of classes."""

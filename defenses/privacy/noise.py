@@ -8,8 +8,8 @@ import math
 import torch
 from torch import Generator, Tensor
 
-from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Defense
+from fedsim.core.settings import number, one_of, switch
 from fedsim.core.types import Kind, KnownDefense, Observation, Weights
 
 DISTRIBUTIONS = ("gaussian", "laplace")
@@ -24,14 +24,9 @@ class Noise(Defense):
         self, *, sigma: float = 0.01, distribution: str = "gaussian", relative: bool = False
     ) -> None:
         """Set the deviation; relative: in units of each tensor's root mean square."""
-        if not isinstance(sigma, int | float) or not 0 <= sigma < math.inf:
-            raise FedsimError(f"defense.noise.sigma: expected a number of at least 0, got {sigma}")
-        if distribution not in DISTRIBUTIONS:
-            allowed = " or ".join(DISTRIBUTIONS)
-            raise FedsimError(f"defense.noise.distribution: expected {allowed}, got {distribution!r}")
-        self.sigma = sigma
-        self.distribution = distribution
-        self.relative = relative
+        self.sigma = number("defense.noise.sigma", sigma, least=0)
+        self.distribution = one_of("defense.noise.distribution", distribution, DISTRIBUTIONS)
+        self.relative = switch("defense.noise.relative", relative)
 
     def on_reply(self, reply: Weights, kind: Kind, generator: Generator) -> Weights:
         """Add fresh noise."""

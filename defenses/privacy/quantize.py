@@ -9,8 +9,8 @@ import math
 import torch
 from torch import Generator, Tensor
 
-from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Defense
+from fedsim.core.settings import one_of, switch, whole
 from fedsim.core.types import Kind, Weights
 
 METHODS = ("qsgd", "sign", "float16", "bfloat16")
@@ -27,20 +27,11 @@ class Quantize(Defense):
 
         error_feedback: what rounding took away is added to the client's next reply.
         """
-        if method not in METHODS:
-            allowed = ", ".join(METHODS)
-            raise FedsimError(f"defense.quantize.method: expected one of {allowed}, got {method!r}")
-        if not isinstance(levels, int) or isinstance(levels, bool) or levels < 1:
-            raise FedsimError(f"defense.quantize.levels: expected a whole number above 0, got {levels!r}")
-        self.method = method
-        self.levels = levels
+        self.method = one_of("defense.quantize.method", method, METHODS)
+        self.levels = whole("defense.quantize.levels", levels)
         sizes = {"qsgd": math.log2(2 * levels + 1), "sign": 1.0, "float16": 16.0, "bfloat16": 16.0}
         self.bits = sizes[method]
-        if not isinstance(error_feedback, bool):
-            raise FedsimError(
-                f"defense.quantize.error_feedback: expected true or false, got {error_feedback!r}"
-            )
-        self.keeps_rest = error_feedback
+        self.keeps_rest = switch("defense.quantize.error_feedback", error_feedback)
 
     def on_reply(self, reply: Weights, kind: Kind, generator: Generator) -> Weights:
         """Quantise tensor by tensor."""

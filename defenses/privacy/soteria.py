@@ -7,8 +7,8 @@ Paper: Sun et al., Soteria: Provable Defense against Privacy Leakage in Federate
 import torch
 from torch import Generator, Tensor, nn
 
-from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Defense, LocalStep
+from fedsim.core.settings import number
 from fedsim.core.types import KnownDefense, Observation, Weights
 from fedsim.models.last_linear import last_linear_name
 
@@ -20,9 +20,7 @@ class Soteria(Defense):
 
     def __init__(self, *, rate: float = 0.4) -> None:
         """Set the share of features."""
-        if not 0 <= rate < 1:
-            raise FedsimError(f"defense.soteria.rate: expected a share in [0, 1), got {rate}")
-        self.rate = rate
+        self.rate = number("defense.soteria.rate", rate, least=0, below=1)
 
     def on_gradient(self, gradient: Weights, step: LocalStep, generator: Generator) -> Weights:
         """Drop the columns of features with the smallest slope for their size."""
@@ -51,7 +49,7 @@ def feature_slopes(model: nn.Module, layer: str, images: Tensor) -> Tensor:
     finally:
         handle.remove()
     features, slopes = entering[0], list[Tensor]()
-    for number in range(features.shape[1]):
-        (slope,) = torch.autograd.grad(features[:, number].sum(), images, retain_graph=True)
-        slopes.append((slope.flatten(1).norm(dim=1) / features[:, number].abs().clamp(min=1e-12)).sum())
+    for feature in range(features.shape[1]):
+        (slope,) = torch.autograd.grad(features[:, feature].sum(), images, retain_graph=True)
+        slopes.append((slope.flatten(1).norm(dim=1) / features[:, feature].abs().clamp(min=1e-12)).sum())
     return torch.stack(slopes).detach()

@@ -6,8 +6,8 @@ Paper: Lin et al., Deep Gradient Compression (ICLR 2018); as a defence in Ma et 
 import torch
 from torch import Generator, Tensor
 
-from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Defense
+from fedsim.core.settings import number, one_of, switch
 from fedsim.core.types import Kind, KnownDefense, Observation, Weights
 
 CHOICES = ("largest", "random")
@@ -31,19 +31,10 @@ class Sparsify(Defense):
 
         error_feedback: what was left out is added to the client's next reply.
         """
-        if not 0 <= rate < 1:
-            raise FedsimError(f"defense.sparsify.rate: expected a share in [0, 1), got {rate}")
-        for name, value, allowed in (("keep", keep, CHOICES), ("scope", scope, SCOPES)):
-            if value not in allowed:
-                raise FedsimError(f"defense.sparsify.{name}: expected {' or '.join(allowed)}, got {value!r}")
-        self.rate = rate
-        self.keep = keep
-        self.scope = scope
-        if not isinstance(error_feedback, bool):
-            raise FedsimError(
-                f"defense.sparsify.error_feedback: expected true or false, got {error_feedback!r}"
-            )
-        self.keeps_rest = error_feedback
+        self.rate = number("defense.sparsify.rate", rate, least=0, below=1)
+        self.keep = one_of("defense.sparsify.keep", keep, CHOICES)
+        self.scope = one_of("defense.sparsify.scope", scope, SCOPES)
+        self.keeps_rest = switch("defense.sparsify.error_feedback", error_feedback)
 
     def known(self, observation: Observation) -> KnownDefense:
         """Zeros are entries that were left out."""

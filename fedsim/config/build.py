@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fedsim.config.checks import check_public_images, check_top_level, fitting
 from fedsim.config.compose import parse_text
 from fedsim.config.instances import instance, members, of_type
+from fedsim.core import settings
 from fedsim.core.errors import FedsimError
 from fedsim.core.federation import Federation, round_half_up
 from fedsim.core.interfaces import Attack, Audit, Behaviour, Defense, Metric
@@ -226,8 +227,7 @@ def _malicious_clients(
         raise FedsimError("client: cheats are on local training. Remedy: federation=fedavg.")
     for name, node in nodes.items():
         share = node.get("share") if isinstance(node, DictConfig) else node
-        if not isinstance(share, int | float) or isinstance(share, bool) or not 0 <= share <= 1:
-            raise FedsimError(f"client.{name}.share: expected a share in [0, 1], got {share!r}")
+        settings.number(f"client.{name}.share", share, least=0, most=1)
         if share > 0 and round_half_up(share * rules.clients) == 0:
             raise FedsimError(
                 f"client.{name}.share={share}: that is none of {rules.clients} clients. "

@@ -1,6 +1,5 @@
 """The config of a replay: what was played, but for the attack, the metrics and what the attacker knows."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from fedsim.config.compose import Composed, compose_hydra, composed, key, parse_text, parsed, plain
 from fedsim.config.plugins import USER_MODEL
 from fedsim.core.errors import FedsimError
+from fedsim.core.settings import listed, number, one_of, whole
 
 OWN = ("attack", "metric", "threat", "name", "device", "threads", "attackers", "hydra.run.dir")
 KEPT = ("metric", "device", "threads", "attackers", "threat")  # as played, unless named
@@ -135,29 +135,21 @@ def _checked_task(task: Mapping[str, Any]) -> dict[str, Any]:
         if task.get(name) is None:
             raise FedsimError(f"task.{name}: the Wiretap was not told. Remedy: task.{name}={example}.")
     shape, classes = task["input_shape"], task["num_classes"]
-    if not isinstance(shape, list) or len(shape) != 3 or not all(_is_count(side) for side in shape):
-        raise FedsimError(f"task.input_shape: expected [channels,height,width], got {shape!r}")
-    if not _is_count(classes):
-        raise FedsimError(f"task.num_classes: expected a whole number, got {classes!r}")
+    listed("task.input_shape", shape, "[channels,height,width]", whole, 3, 3)
+    whole("task.num_classes", classes)
     values = {name: task[name] if isinstance(task[name], list) else [task[name]] for name in ("mean", "std")}
     for name, numbers in values.items():
-        if not numbers or not all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers):
-            raise FedsimError(f"task.{name}: expected a number for each channel, got {task[name]!r}")
+        listed(f"task.{name}", numbers, "a number for each channel", number)
     return {"input_shape": shape, "num_classes": classes} | values
 
 
 def _checked_disclosed(disclosed: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the attacker is told beside the messages, if it makes sense."""
     for name, value in disclosed.items():
-        number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
-        if name == "batch_norm" and value not in ("eval", "train"):
-            raise FedsimError(f"disclosed.batch_norm: expected eval or train, got {value!r}")
-        if name == "learning_rate" and not number:
-            raise FedsimError(f"disclosed.learning_rate: expected a positive number, got {value!r}")
-        if name in ("local_steps", "num_examples") and not _is_count(value):
-            raise FedsimError(f"disclosed.{name}: expected a whole number of at least 1, got {value!r}")
+        if name == "batch_norm":
+            one_of("disclosed.batch_norm", value, ("eval", "train"))
+        elif name == "learning_rate":
+            number("disclosed.learning_rate", value, above=0)
+        elif name in ("local_steps", "num_examples"):
+            whole(f"disclosed.{name}", value)
     return dict(disclosed)
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -1,14 +1,15 @@
 """The rules of a federation: who takes part, what a client computes, what the server is told."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
 
 from fedsim.core.errors import FedsimError
 from fedsim.core.randomness import generator
+from fedsim.core.settings import listed, number, one_of, optional, whole
 from fedsim.core.types import BatchNormMode, Kind
 
 PARTITIONS = ("iid", "dirichlet", "pathological")  # of the images over clients: data/partition.py
@@ -43,36 +44,30 @@ class Federation:
 
     def __post_init__(self) -> None:
         for name in ("clients", "rounds", "batch_size", "local_steps", "classes_per_client"):
-            self._expect(name, "a whole number of at least 1", _whole(getattr(self, name), 1))
-        self._expect("evaluate_every", "a whole number of at least 0", _whole(self.evaluate_every, 0))
-        self._expect("participation", "a share in (0, 1]", _positive(self.participation, 1))
-        for name in ("local_lr", "alpha", "timeout"):
-            self._expect(name, "a positive number", _positive(getattr(self, name)))
-        target = self.target_accuracy
-        self._expect("target_accuracy", "a share in (0, 1]", target is None or _positive(target, 1))
-        self._expect("server_lr", "a positive number", self.server_lr is None or _positive(self.server_lr))
-        self._expect("mode", "fedsgd or fedavg", self.mode in ("fedsgd", "fedavg"))
-        self._expect("partition", "one of " + ", ".join(PARTITIONS), self.partition in PARTITIONS)
-        samplings = ("without_replacement", "with_replacement")
-        self._expect("sampling", " or ".join(samplings), self.sampling in samplings)
-        self._expect("batch_norm", "eval or train", self.batch_norm in ("eval", "train"))
-        self._expect("labels", "one of " + ", ".join(LAYOUTS), self.labels in LAYOUTS)
-        self._expect("disclose", "some of " + ", ".join(DISCLOSABLE), _some_of(self.disclose, DISCLOSABLE))
+            whole(f"federation.{name}", getattr(self, name))
+        whole("federation.evaluate_every", self.evaluate_every, 0)
+        number("federation.participation", self.participation, above=0, most=1)
+        number("federation.local_lr", self.local_lr, above=0)
+        number("federation.alpha", self.alpha, above=0)
+        number("federation.timeout", self.timeout, above=0, infinite=True)
+        optional(number, "federation.target_accuracy", self.target_accuracy, above=0, most=1)
+        optional(number, "federation.server_lr", self.server_lr, above=0)
+        one_of("federation.mode", self.mode, ("fedsgd", "fedavg"))
+        one_of("federation.partition", self.partition, PARTITIONS)
+        one_of("federation.sampling", self.sampling, ("without_replacement", "with_replacement"))
+        one_of("federation.batch_norm", self.batch_norm, ("eval", "train"))
+        one_of("federation.labels", self.labels, LAYOUTS)
+        disclosable = partial(one_of, allowed=DISCLOSABLE)
+        listed("federation.disclose", self.disclose, "some of " + ", ".join(DISCLOSABLE), disclosable, 0)
         if self.mode == "fedsgd" and self.local_steps != 1:
             raise FedsimError(
                 f"federation.local_steps={self.local_steps} with mode=fedsgd: a gradient reply is one step. "
                 "Remedy: federation=fedavg."
             )
-        for name, allowed in (
-            ("attacked_rounds", range(1, self.rounds + 1)),
-            ("attacked_clients", range(self.clients)),
-        ):
-            expected = f"a list of numbers from {allowed[0]} to {allowed[-1]}"
-            self._expect(name, expected, _within(getattr(self, name), allowed))
-
-    def _expect(self, name: str, expected: str, holds: bool) -> None:
-        if not holds:
-            raise FedsimError(f"federation.{name}: expected {expected}, got {getattr(self, name)!r}")
+        for name, least, most in (("rounds", 1, self.rounds), ("clients", 0, self.clients - 1)):
+            key, chosen = f"federation.attacked_{name}", getattr(self, f"attacked_{name}")
+            known = partial(whole, least=least, most=most)
+            optional(listed, key, chosen, f"a list of numbers from {least} to {most}", known, 0)
 
     @property
     def reply_kind(self) -> Kind:
@@ -106,19 +101,3 @@ class Federation:
 def round_half_up(value: float) -> int:
     """Round to the nearest whole number, halves up."""
     return int(value + 0.5)
-
-
-def _whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _some_of(chosen: object, allowed: Sequence[str]) -> bool:
-    return isinstance(chosen, list | tuple) and all(value in allowed for value in chosen)
-
-
-def _positive(value: object, most: float = math.inf) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= most
-
-
-def _within(chosen: object, allowed: range) -> bool:
-    return chosen is None or (isinstance(chosen, list | tuple) and all(value in allowed for value in chosen))

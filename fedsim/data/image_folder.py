@@ -7,6 +7,7 @@ import torch
 from PIL import Image
 
 from fedsim.core.errors import FedsimError
+from fedsim.core.settings import one_of
 from fedsim.core.types import Task
 from fedsim.data.images import Dataset, FileImages
 
@@ -22,8 +23,7 @@ def image_folder(
     std: Sequence[float] = (0.25,),
 ) -> Dataset:
     """Your own pictures: root/train/CLASS/* and root/test/CLASS/*, scaled and cut to size x size."""
-    if channels not in (1, 3):
-        raise FedsimError(f"data.channels: expected 1 or 3, got {channels}")
+    one_of("data.channels", channels, (1, 3))
     folder = Path(root).expanduser().resolve()
     classes = _class_names(folder / "train")
     train = _split(folder / "train", classes, size, channels)

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from fedsim.core.errors import FedsimError
+from fedsim.core.settings import optional, whole
 from fedsim.core.types import Task
 from fedsim.data.images import ArrayImages, Dataset
 from fedsim.data.text import TEXT_MEAN, TEXT_STD, byte_images
@@ -17,10 +18,8 @@ CLASSES = ("neg", "pos")
 
 def imdb(*, root: str, length: int = 128, limit: int | None = None) -> Dataset:
     """IMDB film reviews, good or bad: the first bytes of each, 25,000 + 25,000 or `limit` a class."""
-    if length < 1:
-        raise FedsimError(f"data.length: expected at least 1, got {length}")
-    if limit is not None and limit < 1:
-        raise FedsimError(f"data.limit: expected null or at least 1, got {limit}")
+    whole("data.length", length)
+    optional(whole, "data.limit", limit)
     folder = Path(root).expanduser().resolve()
     task = Task(input_shape=(1, 1, length), num_classes=len(CLASSES), mean=TEXT_MEAN, std=TEXT_STD)
     train, test = (_read(folder / split, length, limit) for split in ("train", "test"))

@@ -2,18 +2,16 @@
 
 import torch
 
-from fedsim.core.errors import FedsimError
 from fedsim.core.randomness import generator
+from fedsim.core.settings import one_of, whole
 from fedsim.core.types import PublicImages
 from fedsim.data.images import Dataset
 
 
 def public_images(*, data: Dataset, size: int = 500, split: str = "test", seed: int = 0) -> PublicImages:
     """Draw labelled public images; clients own the training split, so `test` is disjoint from theirs."""
-    if split not in ("train", "test"):
-        raise FedsimError(f"public.split: expected train or test, got {split!r}")
-    if size < 1:
-        raise FedsimError(f"public.size: expected at least 1, got {size}")
+    one_of("public.split", split, ("train", "test"))
+    whole("public.size", size)
     source = data.test if split == "test" else data.train
     chosen = torch.randperm(len(source.labels), generator=generator(seed, "public"))[:size]
     return PublicImages(images=source.batch(chosen), labels=source.labels[chosen])

@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from fedsim.core.errors import FedsimError
 from fedsim.core.randomness import generator
+from fedsim.core.settings import listed, whole
 from fedsim.core.types import Task
 from fedsim.data.images import ArrayImages, Dataset
 
@@ -22,9 +23,9 @@ def synthetic(
     seed: int = 0,
 ) -> Dataset:
     """Seeded images of any shape: each class has a smooth pattern, each image adds noise to it."""
-    if len(shape) != 3 or min(shape) < 1:
-        raise FedsimError(f"data.shape: expected (channels, height, width), got {tuple(shape)}")
-    if min(train_size, test_size) < num_classes:
+    listed("data.shape", shape, "(channels, height, width)", whole, 3, 3)
+    whole("data.num_classes", num_classes)
+    if min(whole("data.train_size", train_size), whole("data.test_size", test_size)) < num_classes:
         raise FedsimError(
             f"data: expected at least one image a class, got train_size={train_size}, "
             f"test_size={test_size} for {num_classes} classes"

@@ -3,8 +3,8 @@
 import torch
 from torch import Generator, Tensor
 
-from fedsim.core.errors import FedsimError
 from fedsim.core.randomness import generator
+from fedsim.core.settings import whole
 from fedsim.data.adult import COLUMNS, Choice, Number, table, table_pixels
 from fedsim.data.images import ArrayImages, Dataset
 
@@ -14,10 +14,8 @@ _TRAITS = 4  # hidden properties of a person, that columns have in common
 
 def tabular(*, train_size: int = 2000, test_size: int = 500, noise: float = 0.5, seed: int = 0) -> Dataset:
     """Seeded rows in Adult's 108 pixels: mixed columns, two classes of 3 to 1 by a curved rule with noise."""
-    if min(train_size, test_size) < 8:
-        raise FedsimError(
-            f"data: expected at least 8 rows, got train_size={train_size}, test_size={test_size}"
-        )
+    whole("data.train_size", train_size, 8)
+    whole("data.test_size", test_size, 8)
     rule = generator(seed, "rule")
     weights = [torch.randn(_TRAITS, _width(column), generator=rule) for column in COLUMNS]
     effects = [torch.randn(_width(column), generator=rule) for column in COLUMNS]

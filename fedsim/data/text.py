@@ -3,8 +3,8 @@
 import torch
 from torch import Generator, Tensor
 
-from fedsim.core.errors import FedsimError
 from fedsim.core.randomness import generator
+from fedsim.core.settings import number, whole
 from fedsim.core.types import Task
 from fedsim.data.images import ArrayImages, Dataset
 
@@ -21,12 +21,11 @@ def text(
     seed: int = 0,
 ) -> Dataset:
     """Seeded sequences of made-up words, a byte a pixel: two classes that share most words but not all."""
-    if length < 1 or vocabulary < 4 or not 0 <= tone <= 1 or min(train_size, test_size) < 2:
-        raise FedsimError(
-            "data: expected length >= 1, vocabulary >= 4, tone in [0, 1], two examples or more, got "
-            f"length={length}, vocabulary={vocabulary}, tone={tone}, train_size={train_size}, "
-            f"test_size={test_size}"
-        )
+    whole("data.length", length)
+    whole("data.vocabulary", vocabulary, 4)
+    number("data.tone", tone, least=0, most=1)
+    whole("data.train_size", train_size, 2)
+    whole("data.test_size", test_size, 2)
     random = generator(seed, "words")
     words = [_word(random) for _ in range(vocabulary)]
     task = Task(input_shape=(1, 1, length), num_classes=2, mean=TEXT_MEAN, std=TEXT_STD)

@@ -8,6 +8,7 @@ from itertools import product
 import torch
 
 from fedsim.core.errors import FedsimError
+from fedsim.core.settings import whole
 from fedsim.core.types import Task
 from fedsim.data.images import ArrayImages, Dataset
 
@@ -16,11 +17,9 @@ MOST = 20_000
 
 def tiny(*, values: int = 2, side: int = 2, num_classes: int = 3) -> Dataset:
     """All images of side x side pixels with so many grey values, each with every class."""
-    if not 2 <= values <= 256 or side < 1 or num_classes < 2:
-        raise FedsimError(
-            "data: expected 2 to 256 values, a side of at least 1 and at least 2 classes, "
-            f"got {values}, {side} and {num_classes}"
-        )
+    whole("data.values", values, 2, 256)
+    whole("data.side", side)
+    whole("data.num_classes", num_classes, 2)
     total = values ** (side * side) * num_classes
     if total > MOST:
         raise FedsimError(f"data: expected at most {MOST} examples, got {total}. Remedy: fewer data.values.")

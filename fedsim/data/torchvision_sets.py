@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from fedsim.core.errors import FedsimError
+from fedsim.core.settings import one_of
 from fedsim.core.types import Task
 from fedsim.core.vision import load_torchvision
 from fedsim.data.cifar10_small import CIFAR10_MEAN, CIFAR10_STD
@@ -34,8 +35,7 @@ _KINDS = {
 
 def torchvision_set(*, name: str, root: str = "data", download: bool = False) -> Dataset:
     """A standard data set by name, read by torchvision from `root` (download: fetch it first)."""
-    if name not in _KINDS:
-        raise FedsimError(f"data.name: expected one of {', '.join(_KINDS)}, got {name!r}")
+    one_of("data.name", name, _KINDS)
     kind = _KINDS[name]
     train = _images(kind, _open(kind, name, root, download, train=True))
     test = _images(kind, _open(kind, name, root, download, train=False))

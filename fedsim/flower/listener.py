@@ -12,6 +12,7 @@ from torch import nn
 
 from fedsim.core.errors import FedsimError, in_words
 from fedsim.core.interfaces import Attack
+from fedsim.core.settings import one_of, whole
 from fedsim.core.types import Fault, Observation, Task, Weights
 from fedsim.flower.attack_one import attack_one
 from fedsim.flower.nodes import failure_of
@@ -59,12 +60,9 @@ class Listener:
     now: Round = field(default_factory=Round)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 1:
-            raise FedsimError(f"every: expected a whole number of at least 1, got {self.every!r}")
-        if self.dialect.replies not in ("weights", "update", "gradient"):
-            raise FedsimError(f"replies: expected weights, update or gradient, got {self.dialect.replies!r}")
-        if self.dialect.batch_norm not in ("eval", "train"):
-            raise FedsimError(f"batch_norm: expected eval or train, got {self.dialect.batch_norm!r}")
+        whole("every", self.every)
+        one_of("replies", self.dialect.replies, ("weights", "update", "gradient"))
+        one_of("batch_norm", self.dialect.batch_norm, ("eval", "train"))
         if self.attack is None:
             return
         if self.model is None or self.task is None:

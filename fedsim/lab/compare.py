@@ -12,6 +12,7 @@ from fedsim.config import build
 from fedsim.config.compose import composed, key, parsed
 from fedsim.config.plugins import key_of
 from fedsim.core.errors import FedsimError
+from fedsim.core.settings import whole
 from fedsim.lab.grid import Job, begin_or_go_on, pool_of, run_missing
 from fedsim.lab.record import recorded
 from fedsim.storage.comparison import Cell, folder_name, write_cells
@@ -58,8 +59,7 @@ def comparison_of(overrides: Sequence[str]) -> Comparison:
         if not isinstance(found[name], list) or not found[name]:
             raise FedsimError(f"compare: expected {name}=[NAME,...], for example {name}={example}")
     for name, value in (("seeds", found["seeds"]), ("jobs", base.config.jobs)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise FedsimError(f"compare: {name}: expected a whole number of at least 1, got {value!r}")
+        whole(f"compare: {name}", value)
     made = Comparison(
         attacks=tuple(_attack(entry) for entry in found["attack"]),
         defenses=tuple(_defense(entry) for entry in found["defense"]),

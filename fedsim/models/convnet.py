@@ -7,15 +7,14 @@ from collections import OrderedDict
 
 from torch import nn
 
-from fedsim.core.errors import FedsimError
+from fedsim.core.settings import whole
 from fedsim.core.types import Task
 from fedsim.models.layers import Normalize, activation_layer, flat_size
 
 
 def convnet(task: Task, *, width: int = 64, activation: str = "relu", batch_norm: bool = True) -> nn.Module:
     """ConvNet: nine 3x3 convolutions (width x 1, 2, 2, then 4), two poolings, one linear layer."""
-    if width < 1:
-        raise FedsimError(f"model.width: expected at least 1, got {width}")
+    whole("model.width", width)
     layers: OrderedDict[str, nn.Module] = OrderedDict(normalize=Normalize(task))
     channels = task.input_shape[0]
     for number, factor in enumerate((1, 2, 2, 4, 4, 4, 4, 4, 4), start=1):

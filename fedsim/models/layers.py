@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.core.errors import FedsimError
+from fedsim.core.settings import one_of
 from fedsim.core.types import Task
 
 
@@ -40,9 +41,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 def activation_layer(name: str) -> nn.Module:
     """Return the activation of this name."""
-    if name not in ACTIVATIONS:
-        raise FedsimError(f"model.activation: expected one of {', '.join(ACTIVATIONS)}, got {name!r}")
-    return ACTIVATIONS[name]()
+    return ACTIVATIONS[one_of("model.activation", name, ACTIVATIONS)]()
 
 
 class Normalize(nn.Module):

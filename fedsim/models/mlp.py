@@ -5,15 +5,15 @@ from math import prod
 
 from torch import nn
 
-from fedsim.core.errors import FedsimError
+from fedsim.core.settings import whole
 from fedsim.core.types import Task
 from fedsim.models.layers import Normalize, activation_layer
 
 
 def mlp(task: Task, *, depth: int = 3, width: int = 300, activation: str = "relu") -> nn.Module:
     """Fully connected network with `depth` linear layers, the hidden ones of `width` units."""
-    if depth < 1 or width < 1:
-        raise FedsimError(f"model: expected depth >= 1 and width >= 1, got depth={depth}, width={width}")
+    whole("model.depth", depth)
+    whole("model.width", width)
     layers: OrderedDict[str, nn.Module] = OrderedDict(normalize=Normalize(task), flatten=nn.Flatten())
     features = prod(task.input_shape)
     for number in range(1, depth):

@@ -7,7 +7,7 @@ from collections import OrderedDict
 
 from torch import nn
 
-from fedsim.core.errors import FedsimError
+from fedsim.core.settings import one_of
 from fedsim.core.types import Task
 from fedsim.core.vision import load_torchvision
 from fedsim.models.layers import Normalize
@@ -15,8 +15,7 @@ from fedsim.models.layers import Normalize
 
 def resnet(task: Task, *, depth: int = 18, variant: str = "auto") -> nn.Module:
     """ResNet-18 to 152 (torchvision's); for small images a 3x3 stem without pooling."""
-    if depth not in (18, 34, 50, 101, 152):
-        raise FedsimError(f"model.depth: expected 18, 34, 50, 101 or 152, got {depth}")
+    one_of("model.depth", depth, (18, 34, 50, 101, 152))
     network = getattr(load_torchvision().models, f"resnet{depth}")(weights=None, num_classes=task.num_classes)
     if is_small(task, variant):
         network.conv1 = nn.Conv2d(task.input_shape[0], 64, 3, padding=1, bias=False)
@@ -29,8 +28,7 @@ def resnet(task: Task, *, depth: int = 18, variant: str = "auto") -> nn.Module:
 
 def is_small(task: Task, variant: str) -> bool:
     """Say whether to build the variant for CIFAR-size images (auto: up to 64 pixels)."""
-    if variant not in ("auto", "cifar", "imagenet"):
-        raise FedsimError(f"model.variant: expected auto, cifar or imagenet, got {variant!r}")
+    one_of("model.variant", variant, ("auto", "cifar", "imagenet"))
     return variant == "cifar" or (variant == "auto" and max(task.input_shape[1:]) <= 64)
 
 

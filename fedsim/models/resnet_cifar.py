@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedsim.core.errors import FedsimError
+from fedsim.core.settings import one_of
 from fedsim.core.types import Task
 from fedsim.models.layers import Normalize
 
@@ -36,8 +36,7 @@ class Block(nn.Module):
 
 def resnet_cifar(task: Task, *, depth: int = 20) -> nn.Module:
     """ResNet of three stages of 16, 32 and 64 channels, for small images."""
-    if depth not in (20, 32, 44, 56):
-        raise FedsimError(f"model.depth: expected 20, 32, 44 or 56, got {depth}")
+    one_of("model.depth", depth, (20, 32, 44, 56))
     blocks, width = OrderedDict[str, nn.Module](), 16
     for stage, wider in enumerate((16, 32, 64), start=1):
         for number in range((depth - 2) // 6):

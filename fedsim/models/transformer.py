@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedsim.core.errors import FedsimError
+from fedsim.core.settings import whole
 from fedsim.core.types import Task
 
 
@@ -20,11 +21,9 @@ def transformer(task: Task, *, depth: int = 5, width: int = 96, heads: int = 4) 
     596,450 parameters for 128 bytes and two classes. Pixels are read as bytes, so no gradient flows
     to them: an attack that searches images by their gradient finds nothing to follow.
     """
-    if min(depth, width, heads) < 1 or width % heads:
-        raise FedsimError(
-            "model: expected depth, width, heads >= 1 and heads that divide the width, "
-            f"got depth={depth}, width={width}, heads={heads}"
-        )
+    whole("model.depth", depth)
+    if whole("model.width", width) % whole("model.heads", heads):
+        raise FedsimError(f"model: expected heads that divide the width, got width={width}, heads={heads}")
     blocks = {f"block{number}": Block(width, heads) for number in range(1, depth + 1)}
     return nn.Sequential(
         OrderedDict(

@@ -5,7 +5,7 @@ Paper: Wang, Lee and Lei, Reconstructing Training Data from Model Gradient, Prov
 
 from torch import nn
 
-from fedsim.core.errors import FedsimError
+from fedsim.core.settings import number
 from fedsim.core.types import Task
 from fedsim.models.mlp import mlp
 
@@ -15,8 +15,5 @@ def two_layer(task: Task, *, width: int = 512, activation: str = "tanh", bias: f
     model = mlp(task, depth=2, width=width, activation=activation)
     hidden = model.get_submodule("hidden1")
     assert isinstance(hidden, nn.Linear)
-    try:
-        nn.init.constant_(hidden.bias, bias)
-    except TypeError as error:
-        raise FedsimError(f"model.bias: expected a number, got {bias!r}") from error
+    nn.init.constant_(hidden.bias, number("model.bias", bias))
     return model

@@ -352,7 +352,7 @@ def test_mistakes_in_a_wiretap_are_named_before_training(tmp_path) -> None:
             "expected Linear to make a model without arguments, got TypeError.*Remedy",
         ),
         ({"every": 0}, "every: expected a whole number of at least 1, got 0"),
-        ({"replies": "letters"}, "replies: expected weights, update or gradient"),
+        ({"replies": "letters"}, "replies: expected one of weights, update, gradient"),
         ({"batch_norm": "off"}, "batch_norm: expected eval or train"),
         ({"learning_rate": -1.0}, "learning_rate: expected a number from 0 to 1e.30, got -1.0"),
         ({"local_steps": 2.5}, "local_steps: expected a whole number from 1 to .*, got 2.5"),

@@ -16,6 +16,7 @@ from scipy.optimize import linprog
 from fedsim.attacks.integrity.forging.first_layer import FirstLayer, basis, first_layer
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.settings import number
 from fedsim.core.training import Batch
 
 Vector = NDArray[np.float64]
@@ -29,9 +30,7 @@ class Box(Forgery):
 
     def __init__(self, *, size: float = 1.0) -> None:
         """Set how much of the room between the pixels and their bounds to use."""
-        if not isinstance(size, int | float) or not 0 < size <= 1:
-            raise FedsimError(f"forgery.size: expected a share in (0, 1], got {size!r}")
-        self.size = size
+        self.size = number("forgery.size", size, above=0, most=1)
 
     def forge(self, challenge: Challenge) -> Batch:
         """Find strengths and a pattern, and add them."""

@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.settings import whole
 from fedsim.core.training import Batch, exact_levels
 
 Values = NDArray[np.float64]
@@ -36,9 +37,7 @@ class BruteForce(Forgery):
 
     def __init__(self, *, most: int = 20_000) -> None:
         """Set how many examples to take on at most."""
-        if not isinstance(most, int) or most < 2:
-            raise FedsimError(f"forgery.most: expected at least 2, got {most!r}")
-        self.most = most
+        self.most = whole("forgery.most", most, 2)
 
     def forge(self, challenge: Challenge) -> Batch:
         """Search all other batches; complain if none is found."""

@@ -15,6 +15,7 @@ from fedsim.attacks.integrity.forging.first_layer import first_layer
 from fedsim.attacks.privacy import least_squares
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.settings import number
 from fedsim.core.training import Batch, exact_levels
 
 
@@ -26,9 +27,7 @@ class ErrorMatrix(Forgery):
 
     def __init__(self, *, size: float = 0.5) -> None:
         """Set the deviation of the errors that are drawn."""
-        if not isinstance(size, int | float) or not 0 < size < float("inf"):
-            raise FedsimError(f"forgery.size: expected a positive number, got {size!r}")
-        self.size = size
+        self.size = number("forgery.size", size, above=0)
 
     def forge(self, challenge: Challenge) -> Batch:
         """Draw errors whose rows sum to 0, then images and labels that have them."""

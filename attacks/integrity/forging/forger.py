@@ -13,8 +13,8 @@ import torch
 
 from fedsim.attacks.integrity.forging.greedy import Greedy
 from fedsim.attacks.integrity.spoofing.fabricate import claimed
-from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Behaviour, Challenge, Forgery
+from fedsim.core.settings import number
 from fedsim.core.training import Batch, Claim, LocalWork, load_weights, sgd_step, weights_of
 
 
@@ -26,10 +26,8 @@ class Forger(Behaviour):
 
         At least one example is replaced.
         """
-        if not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
-            raise FedsimError(f"client.forger.fraction: expected a share in [0, 1], got {fraction!r}")
         self.forgery = forgery or Greedy()
-        self.fraction = fraction
+        self.fraction = number("client.forger.fraction", fraction, least=0, most=1)
 
     def train(self, work: LocalWork) -> Claim:
         """Take each step on what the forgery composes, and claim what it forges."""

@@ -20,6 +20,7 @@ from torch.nn import functional
 from fedsim.attacks.integrity.forging.replacement import expect_examples, targets
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.settings import number, whole
 from fedsim.core.training import Batch
 
 Residual = Callable[[Tensor], Tensor]
@@ -37,12 +38,8 @@ class GaussNewton(Forgery):
 
     def __init__(self, *, iterations: int = 30, damping: float = 0.01) -> None:
         """Set the number of steps and the first damping."""
-        if not isinstance(iterations, int) or iterations < 1:
-            raise FedsimError(f"forgery.iterations: expected at least 1, got {iterations!r}")
-        if not isinstance(damping, int | float) or not 0 < damping < float("inf"):
-            raise FedsimError(f"forgery.damping: expected a positive number, got {damping!r}")
-        self.iterations = iterations
-        self.damping = damping
+        self.iterations = whole("forgery.iterations", iterations)
+        self.damping = number("forgery.damping", damping, above=0)
 
     def forge(self, challenge: Challenge) -> Batch:
         """Replace the unwanted images by ones that restore the gradient; the others stay."""

@@ -10,8 +10,8 @@ Caught by: any recomputed step, at a delta that was calibrated.
 import torch
 
 from fedsim.attacks.integrity.forging.replacement import expect_examples, gap, replaced
-from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.settings import whole
 from fedsim.core.training import Batch, batch_gradient
 
 
@@ -22,9 +22,7 @@ class Greedy(Forgery):
 
     def __init__(self, *, candidates: int = 20) -> None:
         """Set how many candidate batches to try; each costs the gradient of a batch."""
-        if not isinstance(candidates, int) or candidates < 1:
-            raise FedsimError(f"forgery.candidates: expected at least 1, got {candidates!r}")
-        self.candidates = candidates
+        self.candidates = whole("forgery.candidates", candidates)
 
     def forge(self, challenge: Challenge) -> Batch:
         """Draw replacements and keep the best."""

@@ -16,8 +16,8 @@ from fedsim.attacks.integrity.forging.replacement import (
     replaced,
     targets,
 )
-from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.settings import whole
 from fedsim.core.training import Batch, batch_gradient
 
 COORDINATES = 20_000  # of the gradient, drawn at random: enough to rank candidates by
@@ -31,11 +31,8 @@ class Kong(Forgery):
 
     def __init__(self, *, examples: int = 200, candidates: int = 2000) -> None:
         """Set how many examples to take gradients of, and how many batches to make of them."""
-        for name, value in (("examples", examples), ("candidates", candidates)):
-            if not isinstance(value, int) or value < 1:
-                raise FedsimError(f"forgery.{name}: expected at least 1, got {value!r}")
-        self.examples = examples
-        self.candidates = candidates
+        self.examples = whole("forgery.examples", examples)
+        self.candidates = whole("forgery.candidates", candidates)
 
     def forge(self, challenge: Challenge) -> Batch:
         """Take gradients of some examples once, then rank batches of them."""

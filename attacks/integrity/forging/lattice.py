@@ -21,6 +21,7 @@ from fedsim.attacks.integrity.forging.box import Vector, no_freedom
 from fedsim.attacks.integrity.forging.first_layer import basis, first_layer
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.settings import whole
 from fedsim.core.training import Batch
 
 Whole = NDArray[np.int64]
@@ -37,11 +38,8 @@ class Lattice(Forgery):
 
     def __init__(self, *, strength: int = 16, tries: int = 3) -> None:
         """Set the greatest multiple of the pattern in an image, and how many sets of pixels to try."""
-        for name, value, least in (("strength", strength, 2), ("tries", tries, 1)):
-            if not isinstance(value, int) or value < least:
-                raise FedsimError(f"forgery.{name}: expected at least {least}, got {value!r}")
-        self.strength = strength
-        self.tries = tries
+        self.strength = whole("forgery.strength", strength, 2)
+        self.tries = whole("forgery.tries", tries)
 
     def forge(self, challenge: Challenge) -> Batch:
         """Find whole strengths and patterns, and keep those with the smallest residual."""

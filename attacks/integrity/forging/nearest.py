@@ -9,8 +9,8 @@ Caught by: any recomputed step, at a delta that was calibrated.
 import torch
 
 from fedsim.attacks.integrity.forging.replacement import expect_examples, replaced, targets
-from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.settings import whole
 from fedsim.core.training import Batch
 
 
@@ -21,9 +21,7 @@ class Nearest(Forgery):
 
     def __init__(self, *, examples: int = 5000) -> None:
         """Set among how many examples at hand to look."""
-        if not isinstance(examples, int) or examples < 1:
-            raise FedsimError(f"forgery.examples: expected at least 1, got {examples!r}")
-        self.examples = examples
+        self.examples = whole("forgery.examples", examples)
 
     def forge(self, challenge: Challenge) -> Batch:
         """Replace each unwanted example by its nearest neighbour."""

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.attacks.integrity.forging.replacement import flat_gradient, targets
-from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.settings import whole
 from fedsim.core.training import Batch, batch_gradient, exact_levels
 
 
@@ -26,9 +26,7 @@ class OneLevel(Forgery):
 
     def __init__(self, *, tries: int = 20) -> None:
         """Set how many pixels of each image to try; each costs the gradient of one example."""
-        if not isinstance(tries, int) or tries < 1:
-            raise FedsimError(f"forgery.tries: expected at least 1, got {tries!r}")
-        self.tries = tries
+        self.tries = whole("forgery.tries", tries)
 
     def forge(self, challenge: Challenge) -> Batch:
         """Change a level in each unwanted image."""

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from fedsim.attacks.integrity.forging.replacement import gap
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.settings import whole
 from fedsim.core.training import Batch, batch_gradient
 
 EXACT = 1e-26  # of the gradient's squared length: nothing but rounding in float64
@@ -29,9 +30,7 @@ class Parallelogram(Forgery):
 
     def __init__(self, *, tries: int = 60) -> None:
         """Set how many pairs of pixels to try for each four, until it lies in one linear region."""
-        if not isinstance(tries, int) or tries < 1:
-            raise FedsimError(f"forgery.tries: expected at least 1, got {tries!r}")
-        self.tries = tries
+        self.tries = whole("forgery.tries", tries)
 
     def compose(self, challenge: Challenge) -> Batch:
         """Put fours in the place of the unwanted examples."""

@@ -13,6 +13,7 @@ import torch
 from fedsim.attacks.integrity.forging.first_layer import basis, first_layer
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.settings import number
 from fedsim.core.training import Batch
 
 
@@ -23,9 +24,7 @@ class Perturbation(Forgery):
 
     def __init__(self, *, size: float = 0.1) -> None:
         """Set the deviation of the noise F, in units of the brightest pixel."""
-        if not isinstance(size, int | float) or not 0 < size < float("inf"):
-            raise FedsimError(f"forgery.size: expected a positive number, got {size!r}")
-        self.size = size
+        self.size = number("forgery.size", size, above=0)
 
     def forge(self, challenge: Challenge) -> Batch:
         """Add projected noise to all images."""

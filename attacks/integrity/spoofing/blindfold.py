@@ -7,8 +7,8 @@ Caught by: one step at random.
 """
 
 from fedsim.attacks.integrity.spoofing.fabricate import claimed, shifted
-from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Behaviour
+from fedsim.core.settings import number, whole
 from fedsim.core.training import Claim, LocalWork, load_weights, sgd_step, weights_of
 
 
@@ -17,13 +17,8 @@ class Blindfold(Behaviour):
 
     def __init__(self, *, honest_steps: int = 1, size: float = 0.3) -> None:
         """Set how many steps are honest, and the size of the others in units of the last honest one."""
-        if honest_steps < 1 or not 0 < size < 1:
-            raise FedsimError(
-                "client.blindfold: expected honest_steps >= 1 and a size between 0 and 1, "
-                f"got {honest_steps} and {size}"
-            )
-        self.honest_steps = honest_steps
-        self.size = size
+        self.honest_steps = whole("client.blindfold.honest_steps", honest_steps)
+        self.size = number("client.blindfold.size", size, above=0, below=1)
 
     def train(self, work: LocalWork) -> Claim:
         """Work while somebody looks."""

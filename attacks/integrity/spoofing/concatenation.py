@@ -7,8 +7,8 @@ Caught by: looking at the largest update: the jump is many times any honest one.
 """
 
 from fedsim.attacks.integrity.spoofing.fabricate import claimed, shifted
-from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Behaviour
+from fedsim.core.settings import number
 from fedsim.core.training import Claim, LocalWork, load_weights, sgd_step, weights_of
 
 
@@ -17,9 +17,7 @@ class Concatenation(Behaviour):
 
     def __init__(self, *, jump: float = 3.0) -> None:
         """Set the length of the jump, in units of each tensor of the first half's update."""
-        if not jump > 0:
-            raise FedsimError(f"client.concatenation.jump: expected a positive number, got {jump}")
-        self.jump = jump
+        self.jump = number("client.concatenation.jump", jump, above=0)
 
     def train(self, work: LocalWork) -> Claim:
         """Take honest steps but for one."""

@@ -7,8 +7,8 @@ Caught by: any recomputed step, unless the pull is below delta, and then it arri
 """
 
 from fedsim.attacks.integrity.spoofing.fabricate import claimed, moved, shifted
-from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Behaviour
+from fedsim.core.settings import number
 from fedsim.core.training import Claim, LocalWork, load_weights, sgd_step, weights_of
 
 
@@ -17,12 +17,8 @@ class DirectedRetraining(Behaviour):
 
     def __init__(self, *, pull: float = 0.2, away: float = 0.3) -> None:
         """Set the share of the way, and how far those weights are, in units of each tensor sent."""
-        if not 0 <= pull <= 1 or not away > 0:
-            raise FedsimError(
-                f"client.directed_retraining: expected 0 <= pull <= 1 and away > 0, got {pull} and {away}"
-            )
-        self.pull = pull
-        self.away = away
+        self.pull = number("client.directed_retraining.pull", pull, least=0, most=1)
+        self.away = number("client.directed_retraining.away", away, above=0)
 
     def train(self, work: LocalWork) -> Claim:
         """Train towards the target."""

@@ -9,8 +9,8 @@ Caught by: any recomputed step.
 import torch
 
 from fedsim.attacks.integrity.spoofing.fabricate import claimed, moved
-from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Behaviour
+from fedsim.core.settings import number
 from fedsim.core.training import Claim, LocalWork
 
 
@@ -19,9 +19,7 @@ class FreeRider(Behaviour):
 
     def __init__(self, *, noise: float = 0.01) -> None:
         """Set the deviation of the noise on every weight; 0: it sends back what it got."""
-        if not noise >= 0:
-            raise FedsimError(f"client.free_rider.noise: expected a number of at least 0, got {noise}")
-        self.noise = noise
+        self.noise = number("client.free_rider.noise", noise, least=0)
 
     def train(self, work: LocalWork) -> Claim:
         """Do nothing, and claim everything."""

@@ -8,8 +8,8 @@ Caught by: a pinned learning rate.
 
 import dataclasses
 
-from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Behaviour
+from fedsim.core.settings import number
 from fedsim.core.training import Claim, LocalWork, honest
 
 
@@ -18,11 +18,7 @@ class Infinitesimal(Behaviour):
 
     def __init__(self, *, learning_rate: float = 1e-9) -> None:
         """Set the learning rate."""
-        if not learning_rate > 0:
-            raise FedsimError(
-                f"client.infinitesimal.learning_rate: expected a positive number, got {learning_rate}"
-            )
-        self.learning_rate = learning_rate
+        self.learning_rate = number("client.infinitesimal.learning_rate", learning_rate, above=0)
 
     def train(self, work: LocalWork) -> Claim:
         """Take the steps, each of no size."""

@@ -16,8 +16,8 @@ from scipy.optimize import NoConvergence, newton_krylov
 from torch import Tensor, nn
 
 from fedsim.attacks.integrity.spoofing.fabricate import claimed, shifted
-from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Behaviour
+from fedsim.core.settings import number, one_of, whole
 from fedsim.core.training import Batch, Claim, LocalWork, batch_gradient, load_weights
 from fedsim.core.types import Weights
 
@@ -29,17 +29,9 @@ class InverseGradient(Behaviour):
 
     def __init__(self, *, solver: str = "picard", iterations: int = 15, away: float = 0.3) -> None:
         """Set the solver, its iterations a step, and how far the weights lie (of each tensor's length)."""
-        if solver not in SOLVERS:
-            raise FedsimError(
-                f"client.inverse_gradient.solver: expected {' or '.join(SOLVERS)}, got {solver!r}"
-            )
-        if iterations < 1 or not away > 0:
-            raise FedsimError(
-                f"client.inverse_gradient: expected iterations >= 1 and away > 0, got {iterations} and {away}"
-            )
-        self.solver = solver
-        self.iterations = iterations
-        self.away = away
+        self.solver = one_of("client.inverse_gradient.solver", solver, SOLVERS)
+        self.iterations = whole("client.inverse_gradient.iterations", iterations)
+        self.away = number("client.inverse_gradient.away", away, above=0)
 
     def train(self, work: LocalWork) -> Claim:
         """Make up a past for the chosen weights."""

@@ -7,8 +7,8 @@ Caught by: the round and client inside the sealed proof, and the prover's signat
 """
 
 from fedsim.attacks.integrity.spoofing.free_rider import FreeRider
-from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Behaviour
+from fedsim.core.settings import number
 from fedsim.core.training import Claim, LocalWork
 
 
@@ -17,9 +17,7 @@ class Replay(Behaviour):
 
     def __init__(self, *, noise: float = 0.01) -> None:
         """Set the noise of the update."""
-        if not noise >= 0:
-            raise FedsimError(f"client.replay.noise: expected a number of at least 0, got {noise}")
-        self.rider = FreeRider(noise=noise)
+        self.rider = FreeRider(noise=number("client.replay.noise", noise, least=0))
 
     def train(self, work: LocalWork) -> Claim:
         """Do nothing."""

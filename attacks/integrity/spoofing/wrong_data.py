@@ -9,8 +9,8 @@ Caught by: any recomputed step, where it names its own data. Where it shows what
 
 from dataclasses import replace
 
-from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Behaviour
+from fedsim.core.settings import number, one_of
 from fedsim.core.training import Batch, Claim, LocalWork, honest, trace_of
 
 
@@ -19,12 +19,8 @@ class WrongData(Behaviour):
 
     def __init__(self, *, shows: str = "own", strength: float = 1.0) -> None:
         """Say whether it shows its `own` batches or those it `used`; strength: times the learning rate."""
-        if shows not in ("own", "used"):
-            raise FedsimError(f"client.wrong_data.shows: expected own or used, got {shows!r}")
-        if not strength > 0:
-            raise FedsimError(f"client.wrong_data.strength: expected a positive number, got {strength}")
-        self.shows = shows
-        self.strength = strength
+        self.shows = one_of("client.wrong_data.shows", shows, ("own", "used"))
+        self.strength = number("client.wrong_data.strength", strength, above=0)
 
     def train(self, work: LocalWork) -> Claim:
         """Train on flipped labels."""

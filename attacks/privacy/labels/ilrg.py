@@ -22,6 +22,7 @@ from fedsim.attacks.privacy.labels.counts import nearest_counts, whole_counts
 from fedsim.attacks.privacy.labels.last_layer import LastLayer, last_layer
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack
+from fedsim.core.settings import number, one_of
 from fedsim.core.types import Observation, Reconstruction, Task
 from fedsim.models.last_linear import last_linear_name
 
@@ -39,12 +40,8 @@ class ILRG(Attack):
         rounding: `repair` (whole counts that sum to the batch size) or `nearest` (the paper's).
         classes: an attack whose class presence restricts the unknowns, such as GradInversion.
         """
-        if not max_amplification >= 1:
-            raise FedsimError(f"attack.max_amplification: expected at least 1, got {max_amplification}")
-        if rounding not in ("repair", "nearest"):
-            raise FedsimError(f"attack.rounding: expected repair or nearest, got {rounding!r}")
-        self.max_amplification = max_amplification
-        self.rounding = rounding
+        self.max_amplification = number("attack.max_amplification", max_amplification, least=1, infinite=True)
+        self.rounding = one_of("attack.rounding", rounding, ("repair", "nearest"))
         self.classes = classes
 
     def check(self, model: nn.Module, task: Task) -> None:

@@ -18,8 +18,8 @@ from torch import nn
 from fedsim.attacks.privacy.labels.counts import whole_counts
 from fedsim.attacks.privacy.labels.ilrg import solve_proportions
 from fedsim.attacks.privacy.labels.last_layer import class_means, last_layer, public_outputs
-from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack
+from fedsim.core.settings import switch, whole
 from fedsim.core.types import Observation, PublicImages, Reconstruction, Task
 from fedsim.models.last_linear import last_linear_name
 
@@ -29,11 +29,9 @@ class ILRGPublic(Attack):
 
     def __init__(self, *, public: PublicImages, labelled: bool = True, points: int = 10) -> None:
         """Set the public images, whether to use their labels, and the points along a path of local steps."""
-        if points < 1:
-            raise FedsimError(f"attack.points: expected at least 1, got {points}")
         self.public = public
-        self.labelled = labelled
-        self.points = points
+        self.labelled = switch("attack.labelled", labelled)
+        self.points = whole("attack.points", points)
 
     def check(self, model: nn.Module, task: Task) -> None:
         """Refuse a model that does not end in a linear layer with a bias."""

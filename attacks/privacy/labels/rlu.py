@@ -18,8 +18,8 @@ from torch.nn import functional
 from fedsim.attacks.privacy.labels.counts import repair_counts, whole_counts
 from fedsim.attacks.privacy.labels.ilrg import solve_proportions
 from fedsim.attacks.privacy.labels.last_layer import LastLayer, class_means, last_layer, public_outputs
-from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack
+from fedsim.core.settings import whole
 from fedsim.core.types import Observation, PublicImages, Reconstruction, Task
 from fedsim.models.last_linear import last_linear_name
 
@@ -31,11 +31,9 @@ class RLU(Attack):
         self, *, public: PublicImages, samples: int = 200, iterations: int = 3, seed: int = 0
     ) -> None:
         """Set the auxiliary images, the simulated examples of each class, and how often to solve anew."""
-        if samples < 1 or iterations < 1:
-            raise FedsimError(f"attack: expected samples and iterations >= 1, got {samples} and {iterations}")
         self.public = public
-        self.samples = samples
-        self.iterations = iterations
+        self.samples = whole("attack.samples", samples)
+        self.iterations = whole("attack.iterations", iterations)
         self.seed = seed
 
     def check(self, model: nn.Module, task: Task) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Generator, Tensor, nn
@@ -10,6 +11,7 @@ from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.labels.counts import repair_counts
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack
+from fedsim.core.settings import listed, whole
 from fedsim.core.types import Observation, Reconstruction, Task
 
 
@@ -77,10 +79,10 @@ class Given(LabelSource):
     def fixed(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> FixedLabels:
         """Return the labels that were given."""
         if self.labels is not None:
-            labels = torch.tensor(list(self.labels), dtype=torch.int64)
-            if len(labels) == 0 or int(labels.min()) < 0 or int(labels.max()) >= task.num_classes:
-                allowed = f"classes from 0 to {task.num_classes - 1}"
-                raise FedsimError(f"attack.labels.labels: expected {allowed}, got {labels.tolist()}")
+            most = task.num_classes - 1
+            a_class = partial(whole, least=0, most=most)
+            given = listed("attack.labels.labels", list(self.labels), f"classes from 0 to {most}", a_class)
+            labels = torch.tensor(given, dtype=torch.int64)
         elif (counts := claims.class_counts(observations[-1], task)) is not None:
             labels = torch.arange(task.num_classes).repeat_interleave(counts)
         else:

@@ -10,13 +10,13 @@ from torch.func import functional_call, grad, jvp, vjp, vmap
 from torch.nn import functional
 
 from fedsim.attacks.privacy import claims
-from fedsim.attacks.privacy.matching.checks import number, whole
 from fedsim.attacks.privacy.matching.objectives import Euclidean, Objective
 from fedsim.attacks.privacy.matching.optimisers import Optimiser
 from fedsim.attacks.privacy.matching.priors import Prior
 from fedsim.attacks.privacy.matching.problem import Problem, Variables
 from fedsim.attacks.privacy.matching.watch import Watch
 from fedsim.core.errors import FedsimError
+from fedsim.core.settings import number, whole
 from fedsim.core.types import Weights
 
 
@@ -37,11 +37,11 @@ class LevenbergMarquardt(Optimiser):
         products: int = 200,
     ) -> None:
         """Set the number of steps, the first damping, and limits: of the dense form, of products a step."""
-        self.iterations = whole("optimiser.iterations", iterations)
-        self.damping = number("optimiser.damping", damping)
-        self.dense = whole("optimiser.dense", dense, 0)
-        self.chunk = whole("optimiser.chunk", chunk)
-        self.products = whole("optimiser.products", products)
+        self.iterations = whole("attack.optimiser.iterations", iterations)
+        self.damping = number("attack.optimiser.damping", damping, above=0)
+        self.dense = whole("attack.optimiser.dense", dense, 0)
+        self.chunk = whole("attack.optimiser.chunk", chunk)
+        self.products = whole("attack.optimiser.products", products)
 
     def check(self, objective: Objective, priors: Sequence[Prior]) -> None:
         """Complain about parts that this search cannot take into account."""

@@ -18,7 +18,6 @@ import torch
 from torch import nn
 
 from fedsim.attacks.privacy import claims
-from fedsim.attacks.privacy.matching import checks
 from fedsim.attacks.privacy.matching.labels import FixedLabels, Joint, LabelSource, agreeing
 from fedsim.attacks.privacy.matching.linear_layers import linear_chain, linear_names
 from fedsim.attacks.privacy.matching.module_calls import outputs_size
@@ -30,7 +29,7 @@ from fedsim.attacks.privacy.matching.problem import Problem, Variables, private_
 from fedsim.attacks.privacy.matching.starts import Start
 from fedsim.attacks.privacy.matching.target import compared
 from fedsim.attacks.privacy.matching.watch import Diverged, TimeIsUp, Watch
-from fedsim.core import progress
+from fedsim.core import progress, settings
 from fedsim.core.errors import FedsimError, in_words
 from fedsim.core.interfaces import Attack
 from fedsim.core.randomness import generator
@@ -73,8 +72,6 @@ class Matching(Attack):
         known_only: leave out entries that are exactly zero, as a sparsifying client sends them; also done
             when the attacker knows of such a defence.
         """
-        if isinstance(layers, str):
-            raise FedsimError(f"attack.layers: expected a list of names, got {layers!r}")
         optimiser.check(objective, priors)
         self.objective = objective
         self.labels = labels
@@ -82,10 +79,11 @@ class Matching(Attack):
         self.optimiser = optimiser
         self.priors = tuple(priors)
         self.first = first
-        self.parametrisation = checks.one_of("parametrisation", parametrisation, ("pixels", "span"))
-        self.restarts = checks.whole("restarts", restarts)
-        self.candidates = checks.whole("candidates", candidates)
-        self.seconds = checks.seconds("seconds", seconds)
+        self.parametrisation = settings.one_of("attack.parametrisation", parametrisation, ("pixels", "span"))
+        self.restarts = settings.whole("attack.restarts", restarts)
+        self.candidates = settings.whole("attack.candidates", candidates)
+        self.seconds = settings.seconds("attack.seconds", seconds)
+        settings.optional(settings.listed, "attack.layers", layers, "a list of names", settings.word, 0)
         self.layers = None if layers is None else tuple(layers)
         self.known_only = known_only
         self.dtype = torch.float64 if double else torch.float32

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from fedsim.attacks.privacy.matching.checks import one_of
+from fedsim.core.settings import one_of
 
 Gradient = Sequence[Tensor]  # one tensor a parameter, in the order of model.named_parameters()
 # Value, and derivative by each tensor; the latter is overwritten by the next call.
@@ -32,7 +32,7 @@ class Euclidean(Objective):
 
     def __init__(self, *, weighting: str = "none") -> None:
         """Choose `none` (every entry alike) or `layer` (every tensor alike)."""
-        self.weighting = one_of("objective.weighting", weighting, ("none", "layer"))
+        self.weighting = one_of("attack.objective.weighting", weighting, ("none", "layer"))
 
     def scales(self, target: Gradient) -> list[float]:
         """Return the factor of each tensor's residual: 0 where the target is noise or nothing."""
@@ -67,7 +67,7 @@ class Cosine(Objective):
 
     def __init__(self, *, weighting: str = "none", angle: bool = False) -> None:
         """Choose one cosine over all (`none`) or the mean over tensors (`layer`); angle: its arccos."""
-        self.weighting = one_of("objective.weighting", weighting, ("none", "layer"))
+        self.weighting = one_of("attack.objective.weighting", weighting, ("none", "layer"))
         self.angle = angle
 
     def towards(self, target: Gradient) -> Distance:

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import torch
 
-from fedsim.attacks.privacy.matching.checks import number, one_of, whole
 from fedsim.attacks.privacy.matching.objectives import Objective
 from fedsim.attacks.privacy.matching.priors import Prior
 from fedsim.attacks.privacy.matching.problem import Problem, Variables
 from fedsim.attacks.privacy.matching.watch import Watch
+from fedsim.core.settings import number, one_of, whole
 
 BETAS = (0.9, 0.999)  # Adam's memory of slopes and of their squares
 
@@ -49,13 +49,11 @@ class Adam(Optimiser):
         sign: `none`, `hard`, `soft`. decay: `none`, `steps` (a tenth at 3/8, 5/8, 7/8), `cosine`.
         box: keep pixels in [0, 1].
         """
-        one_of("optimiser.sign", sign, ("none", "hard", "soft"))
-        one_of("optimiser.decay", decay, ("none", "steps", "cosine"))
-        self.iterations = whole("optimiser.iterations", iterations)
-        self.step = number("optimiser.step", step)
-        self.sign = sign
-        self.decay = decay
-        self.warmup = whole("optimiser.warmup", warmup, 0)
+        self.iterations = whole("attack.optimiser.iterations", iterations)
+        self.step = number("attack.optimiser.step", step, above=0)
+        self.sign = one_of("attack.optimiser.sign", sign, ("none", "hard", "soft"))
+        self.decay = one_of("attack.optimiser.decay", decay, ("none", "steps", "cosine"))
+        self.warmup = whole("attack.optimiser.warmup", warmup, 0)
         self.box = box
 
     def minimise(self, problem: Problem, variables: Variables, watch: Watch) -> None:
@@ -99,8 +97,8 @@ class LBFGS(Optimiser):
 
     def __init__(self, *, iterations: int = 300, history: int = 50) -> None:
         """Set the number of evaluations of the objective, and how many steps the curvature remembers."""
-        self.iterations = whole("optimiser.iterations", iterations)
-        self.history = whole("optimiser.history", history)
+        self.iterations = whole("attack.optimiser.iterations", iterations)
+        self.history = whole("attack.optimiser.history", history)
         self.copies = 2 * self.history + 4
 
     def minimise(self, problem: Problem, variables: Variables, watch: Watch) -> None:

@@ -29,11 +29,10 @@ from torch import Tensor, nn
 
 from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.least_squares import fit
-from fedsim.attacks.privacy.matching import checks
 from fedsim.attacks.privacy.matching.linear_layers import LinearLayer, linear_chain, linear_names, row_space
 from fedsim.attacks.privacy.matching.membership import Activation, Membership, derivative, with_one
 from fedsim.attacks.privacy.matching.problem import private_copy
-from fedsim.core import progress
+from fedsim.core import progress, settings
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack
 from fedsim.core.randomness import generator
@@ -60,10 +59,10 @@ class Peeling(Attack):
 
         tolerance: distance from the second layer's space. Exact gradients give 1e-6, wrong points 1e-1.
         """
-        self.starts = checks.whole("starts", starts)
-        self.steps = checks.whole("steps", steps)
-        self.tolerance = checks.number("tolerance", tolerance)
-        self.seconds = checks.seconds("seconds", seconds)
+        self.starts = settings.whole("attack.starts", starts)
+        self.steps = settings.whole("attack.steps", steps)
+        self.tolerance = settings.number("attack.tolerance", tolerance, above=0)
+        self.seconds = settings.seconds("attack.seconds", seconds)
         self.seed = seed
 
     def check(self, model: nn.Module, task: Task) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedsim.attacks.privacy.matching.checks import number
+from fedsim.core.settings import number
 
 Term = tuple[float, Tensor, Tensor | None]  # value; an output, and the derivative of the value by it
 Penalty = Callable[[Tensor], Term]
@@ -33,7 +33,7 @@ class TotalVariation(Prior):
 
     def __init__(self, *, weight: float = 1e-3) -> None:
         """Set the weight of the penalty."""
-        self.weight = number("priors.weight", weight, positive=False)
+        self.weight = number("attack.priors.weight", weight, least=0)
 
     def on(self, model: nn.Module) -> Penalty:
         """Return the total variation."""
@@ -62,7 +62,7 @@ class Length(Prior):
 
     def __init__(self, *, weight: float = 1e-6) -> None:
         """Set the weight of the penalty."""
-        self.weight = number("priors.weight", weight, positive=False)
+        self.weight = number("attack.priors.weight", weight, least=0)
 
     def on(self, model: nn.Module) -> Penalty:
         """Return the mean square."""
@@ -78,7 +78,7 @@ class BatchNormStatistics(Prior):
 
     def __init__(self, *, weight: float = 0.1) -> None:
         """Set the weight of the penalty."""
-        self.weight = number("priors.weight", weight, positive=False)
+        self.weight = number("attack.priors.weight", weight, least=0)
 
     def on(self, model: nn.Module) -> Penalty:
         """Return the squared distance of the statistics entering each BatchNorm layer from its own."""
@@ -116,7 +116,7 @@ class GroupConsistency(Prior):
 
     def __init__(self, *, weight: float = 0.01) -> None:
         """Set the weight of the penalty; it acts with attack.candidates of at least 2."""
-        self.weight = number("priors.weight", weight, positive=False)
+        self.weight = number("attack.priors.weight", weight, least=0)
 
     def on(self, model: nn.Module) -> Penalty:
         """Return the mean squared distance from the candidates' mean image."""
@@ -133,7 +133,7 @@ class Orthogonality(Prior):
 
     def __init__(self, *, weight: float = 0.1) -> None:
         """Set the weight of the penalty."""
-        self.weight = number("priors.weight", weight, positive=False)
+        self.weight = number("attack.priors.weight", weight, least=0)
 
     def on(self, model: nn.Module) -> Penalty:
         """Return the mean squared cosine of all pairs of a batch."""

@@ -26,11 +26,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedsim.attacks.privacy.claims import checked, gradient_factor
-from fedsim.attacks.privacy.matching.checks import number
 from fedsim.attacks.privacy.matching.module_calls import module_calls
 from fedsim.attacks.privacy.matching.normalisation import enters_as_image
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack
+from fedsim.core.settings import number
 from fedsim.core.types import Observation, Reconstruction, Task
 from fedsim.models.layers import Normalize
 
@@ -43,7 +43,7 @@ class RGAP(Attack):
 
     def __init__(self, *, smoothness: float = 0.001) -> None:
         """Set the weight of smooth images where a layer has fewer equations than unknowns."""
-        self.smoothness = number("smoothness", smoothness)
+        self.smoothness = number("attack.smoothness", smoothness, above=0)
 
     def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
         """Recover the image behind a gradient of one example."""

@@ -3,7 +3,7 @@
 import torch
 from torch import Generator, Tensor
 
-from fedsim.attacks.privacy.matching.checks import number, whole
+from fedsim.core.settings import number, whole
 from fedsim.core.types import Task
 
 
@@ -20,7 +20,7 @@ class Normal(Start):
 
     def __init__(self, *, deviation: float = 1.0) -> None:
         """Set the deviation in normalised units; a small one starts at grey."""
-        self.deviation = number("start.deviation", deviation, positive=False)
+        self.deviation = number("attack.start.deviation", deviation, least=0)
 
     def draw(self, number: int, task: Task, generator: Generator) -> Tensor:
         """Draw normal pixels."""
@@ -43,8 +43,8 @@ class Patterned(Start):
 
     def __init__(self, *, tile: int = 4, deviation: float = 1.0) -> None:
         """Set the side of the tile in pixels and its deviation in normalised units."""
-        self.tile = whole("start.tile", tile)
-        self.deviation = number("start.deviation", deviation, positive=False)
+        self.tile = whole("attack.start.tile", tile)
+        self.deviation = number("attack.start.deviation", deviation, least=0)
 
     def draw(self, number: int, task: Task, generator: Generator) -> Tensor:
         """Draw tiles and repeat them."""

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.least_squares import fit
-from fedsim.attacks.privacy.matching import checks
 from fedsim.attacks.privacy.stein.decomposition import decompose, powers
 from fedsim.attacks.privacy.stein.head import (
     Form,
@@ -44,6 +43,7 @@ from fedsim.attacks.privacy.stein.moments import (
     third_unfolded,
 )
 from fedsim.attacks.privacy.stein.quadrature import Activation, best_bias, coefficient, usable_orders
+from fedsim.core import settings
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack
 from fedsim.core.randomness import generator
@@ -80,12 +80,10 @@ class Stein(Attack):
 
         passes: over the units, of the subspace iteration. iterations: of alternating least squares.
         """
-        if order not in (None, 3, 4):
-            raise FedsimError(f"attack.order: expected 3, 4 or null, got {order!r}")
-        self.order = order
-        self.bias = None if bias is None else checks.finite("bias", bias)
-        self.passes = checks.whole("passes", passes)
-        self.iterations = checks.whole("iterations", iterations, 0)
+        self.order = settings.optional(settings.one_of, "attack.order", order, (3, 4))
+        self.bias = settings.optional(settings.number, "attack.bias", bias)
+        self.passes = settings.whole("attack.passes", passes)
+        self.iterations = settings.whole("attack.iterations", iterations, 0)
         self.seed = seed
 
     def craft(self, model: nn.Module, task: Task, round: int, weights: Weights) -> Weights:

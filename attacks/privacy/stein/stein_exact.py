@@ -27,7 +27,6 @@ from torch import Tensor, nn
 from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.labels.counts import OPEN, deal
 from fedsim.attacks.privacy.least_squares import fit
-from fedsim.attacks.privacy.matching import checks
 from fedsim.attacks.privacy.matching.linear_layers import clear_rank
 from fedsim.attacks.privacy.stein.batch import Batch
 from fedsim.attacks.privacy.stein.head import (
@@ -40,7 +39,7 @@ from fedsim.attacks.privacy.stein.head import (
     read_head,
 )
 from fedsim.attacks.privacy.stein.quadrature import best_bias, slope_levels, slopes, strength
-from fedsim.core import progress
+from fedsim.core import progress, settings
 from fedsim.core.errors import FedsimError, in_words
 from fedsim.core.interfaces import Attack
 from fedsim.core.randomness import generator
@@ -69,11 +68,11 @@ class SteinExact(Attack):
         labels: a label attack that says how many examples there are, where neither clients nor singular
         values do. starts: random ones of a round, after the moments' own. seconds: time budget of the search.
         """
-        self.scale = checks.number("scale", scale)
-        self.bias = None if bias is None else checks.finite("bias", bias)
+        self.scale = settings.number("attack.scale", scale, above=0)
+        self.bias = settings.optional(settings.number, "attack.bias", bias)
         self.labels = labels
-        self.starts = checks.whole("starts", starts)
-        self.seconds = checks.seconds("seconds", seconds)
+        self.starts = settings.whole("attack.starts", starts)
+        self.seconds = settings.seconds("attack.seconds", seconds)
         self.seed = seed
 
     def craft(self, model: nn.Module, task: Task, round: int, weights: Weights) -> Weights:

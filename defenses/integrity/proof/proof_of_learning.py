@@ -3,11 +3,10 @@
 Paper: Jia et al., Proof-of-Learning: Definitions and Practice (S&P 2021).
 """
 
-import math
-
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Audit, Submission
 from fedsim.core.randomness import generator
+from fedsim.core.settings import number, one_of, switch, whole
 from fedsim.core.training import Claim
 from fedsim.core.types import Verdict
 from fedsim.defenses.integrity.proof.distances import LIMITED
@@ -40,27 +39,20 @@ class ProofOfLearning(Audit):
         pin_learning_rate: refuse a trace of another learning rate, such as an endlessly small one.
         rejected_weight: of a rejected update in the mean; keep: proofs and ledger in the run folder.
         """
-        for name, switch in (("pin_learning_rate", pin_learning_rate), ("keep", keep)):
-            if not isinstance(switch, bool):
-                raise FedsimError(f"audit.{name}: expected true or false, got {switch!r}")
-        for name, value, least in (("every", every, 1), ("top", top, 0), ("random", random, 0)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise FedsimError(f"audit.{name}: expected a whole number of at least {least}, got {value!r}")
+        number("audit.delta", delta, least=0)
+        self.every = whole("audit.every", every)
+        self.how = Thoroughness(
+            top=whole("audit.top", top, 0),
+            random=whole("audit.random", random, 0),
+            delta=delta,
+            distance=one_of("audit.distance", distance, LIMITED),
+            domain=one_of("audit.domain", domain, DOMAINS),
+        )
         if top + random == 0:
             raise FedsimError("audit.top, audit.random: expected at least one step to do again, got 0")
-        if not isinstance(delta, int | float) or isinstance(delta, bool) or not 0 <= delta < math.inf:
-            raise FedsimError(f"audit.delta: expected a number of at least 0, got {delta!r}")
-        if not isinstance(distance, str) or distance not in LIMITED:
-            raise FedsimError(f"audit.distance: expected one of {', '.join(LIMITED)}, got {distance!r}")
-        if domain not in DOMAINS:
-            raise FedsimError(f"audit.domain: expected one of {', '.join(DOMAINS)}, got {domain!r}")
-        if not isinstance(rejected_weight, int | float) or not 0 <= rejected_weight <= 1:
-            raise FedsimError(f"audit.rejected_weight: expected a share in [0, 1], got {rejected_weight}")
-        self.every = every
-        self.how = Thoroughness(top=top, random=random, delta=delta, distance=distance, domain=domain)
-        self.pin_learning_rate = pin_learning_rate
-        self.rejected_weight = rejected_weight
-        self.keep = keep
+        self.pin_learning_rate = switch("audit.pin_learning_rate", pin_learning_rate)
+        self.rejected_weight = number("audit.rejected_weight", rejected_weight, least=0, most=1)
+        self.keep = switch("audit.keep", keep)
 
     def prove(self, claim: Claim, *, seed: int, round: int, client: int) -> bytes:
         """Seal the claimed trace with the client's key, for the server's eyes."""
