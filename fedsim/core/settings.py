@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Callable, Collection
+from numbers import Integral, Real
 from typing import Any, TypeVar
 
 from fedsim.core.errors import FedsimError
@@ -18,8 +19,8 @@ def refusal(key: str, expected: str, value: object) -> FedsimError:
 def whole(key: str, value: object, least: int | None = 1, most: int | None = None) -> int:
     """Return a whole number; None: no end on that side. True and 2.0 are none."""
     low, high = -math.inf if least is None else least, math.inf if most is None else most
-    if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
-        return value
+    if isinstance(value, Integral) and not isinstance(value, bool) and low <= int(value) <= high:
+        return int(value)  # numpy's, too
     raise refusal(key, _range("whole number", None, least, None, most), value)
 
 
@@ -34,7 +35,7 @@ def number(
     infinite: bool = False,
 ) -> float:
     """Return a number in a range; infinite: without end is a right value too. NaN, True and "1" are none."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, Real) and not isinstance(value, bool):
         finite = abs(value) <= sys.float_info.max  # not math.isfinite, which a very long integer overflows
         if (
             (finite or (infinite and value == math.inf))
