@@ -36,15 +36,16 @@ def number(
 ) -> float:
     """Return a number in a range; infinite: without end is a right value too. NaN, True and "1" are none."""
     if isinstance(value, Real) and not isinstance(value, bool):
-        finite = abs(value) <= sys.float_info.max  # not math.isfinite, which a very long integer overflows
+        found = value if isinstance(value, int) else float(value)  # numpy's, too
+        finite = abs(found) <= sys.float_info.max  # not math.isfinite, which a very long integer overflows
         if (
-            (finite or (infinite and value == math.inf))
-            and (above is None or value > above)
-            and (least is None or value >= least)
-            and (below is None or value < below)
-            and (most is None or value <= most)
+            (finite or (infinite and found == math.inf))
+            and (above is None or found > above)
+            and (least is None or found >= least)
+            and (below is None or found < below)
+            and (most is None or found <= most)
         ):
-            return float(value)
+            return float(found)
     raise refusal(key, _range("number", above, least, below, most), value)
 
 
