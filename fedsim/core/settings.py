@@ -3,8 +3,9 @@
 import math
 import sys
 from collections.abc import Callable, Collection
-from numbers import Integral, Real
 from typing import Any, TypeVar
+
+import numpy as np
 
 from fedsim.core.errors import FedsimError
 
@@ -19,7 +20,7 @@ def refusal(key: str, expected: str, value: object) -> FedsimError:
 def whole(key: str, value: object, least: int | None = 1, most: int | None = None) -> int:
     """Return a whole number; None: no end on that side. True and 2.0 are none."""
     low, high = -math.inf if least is None else least, math.inf if most is None else most
-    if isinstance(value, Integral) and not isinstance(value, bool) and low <= int(value) <= high:
+    if isinstance(value, int | np.integer) and not isinstance(value, bool) and low <= int(value) <= high:
         return int(value)  # numpy's, too
     raise refusal(key, _range("whole number", None, least, None, most), value)
 
@@ -35,7 +36,7 @@ def number(
     infinite: bool = False,
 ) -> float:
     """Return a number in a range; infinite: without end is a right value too. NaN, True and "1" are none."""
-    if isinstance(value, Real) and not isinstance(value, bool):
+    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
         found = value if isinstance(value, int) else float(value)  # numpy's, too
         finite = abs(found) <= sys.float_info.max  # not math.isfinite, which a very long integer overflows
         if (
