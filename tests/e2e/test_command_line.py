@@ -219,6 +219,7 @@ def test_help_says_all_commands(tmp_path: Path) -> None:
         assert word in text
 
 
+@pytest.mark.slow
 def test_a_person_with_the_wheel_and_one_file_of_their_own(tmp_path: Path) -> None:
     """Nothing of the checkout is in reach: the wheel carries configs, assets, templates and all parts."""
     source, site, here = tmp_path / "source", tmp_path / "site", tmp_path / "here"

@@ -45,6 +45,7 @@ def test_its_entry_point_names_a_package_that_holds_its_yamls(installed: Path) -
     }
 
 
+@pytest.mark.slow
 def test_its_own_tests_pass_where_it_is_installed(installed: Path) -> None:
     said = python(installed, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(PLUGIN / "tests"))
     assert "7 passed" in said

@@ -57,7 +57,12 @@ def test_a_folder_may_be_named_on_the_command_line(folder, tmp_path, command, mo
     assert "expected a folder of yamls" in command("--cfg", cwd=tmp_path).stderr
 
 
-@pytest.mark.parametrize("kind", ["attack", "defense", "metric"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "kind", ["attack", pytest.param("defense", marks=SLOW), pytest.param("metric", marks=SLOW)]
+)
 def test_what_is_begun_with_new_works_at_once(kind: str, tmp_path: Path, command, monkeypatch) -> None:
     monkeypatch.setenv("FEDSIM_CONF", "")
     begun = command("new", kind, f"my_{kind}", cwd=tmp_path)
