@@ -23,7 +23,7 @@ run: $(VENV)/.ready  ## run the main experiment on embedded data and write its r
 	$(BIN)/fedsim attack=span_matching
 
 test: $(VENV)/.dev  ## run the tests of every capability (at most six minutes on two cores)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
+	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "not slow"
 
 test-slow: $(VENV)/.dev  ## run the others: Ray and deployment in full, signals, sweeps elsewhere, long searches
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow

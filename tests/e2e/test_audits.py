@@ -253,6 +253,7 @@ def test_without_an_audit_there_is_none(small) -> None:
     assert small(*AUDITED).audit.keep
 
 
+@pytest.mark.slow
 def test_a_calibration_prints_what_separates_honest_from_false(tmp_path: Path, command) -> None:
     small = ("model=mlp", "model.width=20", "proof.steps=20", "proof.intervals=[1,10]")
     studies = "proof.study=[reproduction,initialisation,concatenation,costs,revealed]"

@@ -13,6 +13,7 @@ def metrics(folder: RunFolder) -> dict[str, float]:
     return folder.summary()["metrics"]
 
 
+@pytest.mark.slow
 def test_bytes_on_the_wire_are_counted(play_small) -> None:
     plain = play_small("model=mlp", "model.width=40", folder="plain")
     half = play_small(
@@ -29,6 +30,7 @@ def test_bytes_on_the_wire_are_counted(play_small) -> None:
     assert metrics(noisy)["bytes"] == size  # noise undoes the rounding, and nothing is zero
 
 
+@pytest.mark.slow
 def test_a_private_run_says_its_epsilon(play_small) -> None:
     strong = play_small("defense=[dp]", "defense.dp.sigma=4", folder="strong")
     weak = play_small("defense=[dp]", "defense.dp.sigma=0.5", folder="weak")
@@ -147,6 +149,7 @@ def test_attackers_know_of_defences_what_the_threat_model_says(play_small, monke
         play_small(*choice, "federation.batch_size=8")
 
 
+@pytest.mark.slow
 def test_the_time_to_a_target_is_reported(play_small) -> None:
     folder = play_small("federation.target_accuracy=0.5", folder="soon")
     first = next(result for result in folder.history() if result.accuracy >= 0.5)

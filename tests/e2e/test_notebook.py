@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from notebooks import execute
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "attack_your_model.ipynb"
@@ -24,6 +25,7 @@ def scores(notebook: dict[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value, _ in rows}
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_and_shows_what_it_has_stored(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     stored, fresh = json.loads(NOTEBOOK.read_text()), execute(NOTEBOOK)

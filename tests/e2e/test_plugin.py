@@ -63,6 +63,7 @@ def test_its_parts_are_built_by_module_and_class(installed: Path) -> None:
     assert said.split() == ["3", "1.0"]
 
 
+@pytest.mark.slow
 def test_its_yamls_join_fedsims_own(installed: Path) -> None:
     assert "weighted_mean" in python(installed, "-m", "fedsim", "list", "attack")
     chosen = (

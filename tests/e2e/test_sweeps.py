@@ -16,6 +16,7 @@ def sweep(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder.parent, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "elsewhere", ["jobs=2", pytest.param("hydra/launcher=submitit_local", marks=pytest.mark.slow)]
 )
@@ -34,6 +35,7 @@ def test_runs_elsewhere_end_in_one_report_and_failed_ones_in_the_exit_status(
     assert table.count("failed: round 1: none of 4 clients") == 2
 
 
+@pytest.mark.slow
 def test_a_search_minimises_its_objective(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     noise = ("defense=[noise]", "defense.noise.sigma=tag(log, interval(1e-4, 1))", "objective=irec")

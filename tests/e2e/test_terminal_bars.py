@@ -10,6 +10,7 @@ import sys
 import termios
 from pathlib import Path
 
+import pytest
 from small_settings import SMALL
 
 from fedsim.core import progress
@@ -62,6 +63,7 @@ def screen(said: str) -> list[str]:
     return lines
 
 
+@pytest.mark.slow
 def test_bars_appear_while_a_run_goes_on_and_leave_nothing(tmp_path: Path) -> None:
     run = (sys.executable, "-m", "fedsim", *SMALL, "model=mlp", "attack=gauss_newton")
     said = at_terminal(*run, "attack.optimiser.iterations=2", "federation.rounds=2", cwd=tmp_path)

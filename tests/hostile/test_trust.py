@@ -61,6 +61,7 @@ class Mine(ILRG):
 """
 
 
+@pytest.mark.slow
 def test_what_the_user_names_runs(play_small, command, tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "mine.py").write_text(MINE)
     monkeypatch.syspath_prepend(tmp_path)

@@ -325,6 +325,7 @@ def test_largest_updates_of_each_epoch_and_others_at_random(proof: Proof) -> Non
     assert sorted(chosen_places(trace, Thoroughness(top=3, random=99), generator(1))) == list(range(12))
 
 
+@pytest.mark.slow
 def test_trained_weights_are_told_from_fresh_ones_after_a_step_or_few() -> None:
     task = Task(input_shape=(1, 28, 28), num_classes=10)
 
