@@ -117,7 +117,8 @@ def command(kind: str, name: str) -> None:
             raise FedsimError(f"{path} is there already. Remedy: another name: nothing is written over.")
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        with path.open("x", encoding="utf-8") as file:  # the user's own: never written over
+            file.write(text)
         print(path)
     chosen = name if kind == "attack" else f"[{name}]"
     print(f"try it: fedsim --config-dir conf {kind}={chosen}")
