@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedsim.config.catalog import GROUPS
-from fedsim.config.compose import compose
+from fedsim.config.compose import compose, quoted
 from fedsim.core.errors import FedsimError, suggestion
 
 
@@ -45,7 +45,7 @@ def as_text(key: str, value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(as_text(key, inner) for inner in value) + "]"
     if isinstance(value, str):
-        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+        return quoted(value)
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return json.dumps(value)
     raise FedsimError(

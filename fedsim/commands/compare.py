@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import click
 
-from fedsim.commands.settings import settings
+from fedsim.commands.settings import play_many, settings
 
 
 @click.command("compare", short_help="every attack against every defence")
@@ -20,8 +20,7 @@ def command(overrides: tuple[str, ...]) -> None:
 
 def compare_by(overrides: Sequence[str]) -> None:
     """Compare, and say where the report is."""
-    from fedsim.commands.run import end_grid
     from fedsim.lab.compare import compare, comparison_of
 
-    folder, problems = compare(comparison_of(overrides))
-    end_grid(folder.path, problems)
+    comparison = comparison_of(overrides)
+    play_many(comparison.folder, lambda: compare(comparison))

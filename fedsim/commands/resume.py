@@ -10,9 +10,10 @@ from fedsim.core.errors import FedsimError
 @click.argument("run")
 @settings
 def command(run: str, overrides: tuple[str, ...]) -> None:
-    """Go on with RUN after its last complete round, or with its attacks; a sweep or comparison likewise.
+    """Go on with RUN after its last complete round, or with its attacks.
 
-    Its settings are as they were. Code of others that its config names runs only with allow=MODULE.
+    Its settings are as they were. Code of others that its config names runs only with allow=MODULE. A sweep
+    or comparison goes on when its command is called again with the same folder.
     """
     from fedsim.config import build
     from fedsim.config.compose import parse_text

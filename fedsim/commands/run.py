@@ -1,13 +1,12 @@
 """`fedsim run`, or settings alone: what an experiment is, decides how it is run."""
 
 import re
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
 
-from fedsim.commands.settings import announce, settings
+from fedsim.commands.settings import announce, play_many, settings
 from fedsim.core.errors import FedsimError, printable
 
 
@@ -74,25 +73,15 @@ def _say_what_is_left(folder: Path) -> None:
 
 def _sweep(overrides: Sequence[str]) -> None:
     from fedsim.lab.grid import Job
-    from fedsim.lab.sweep import sweep
+    from fedsim.lab.sweep import sweep, sweep_of
     from fedsim.storage.runfolder import RunFolder
 
     def ended(job: Job) -> None:
         if job.is_done:
             announce(RunFolder(job.path), last_line=False)
 
-    folder, problems = sweep(overrides, ended)
-    end_grid(folder.path, problems)
-
-
-def end_grid(folder: Path, problems: Sequence[str]) -> None:
-    """Say what failed of many runs, and where their report is."""
-    for problem in problems:
-        print(printable(f"fedsim: {problem}"), file=sys.stderr)
-    print(f"report: {printable(str((folder / 'report.html').resolve()), keep='')}")
-    print(printable(str(folder.resolve()), keep=""))
-    if problems:
-        sys.exit(1)
+    chosen = sweep_of(overrides)
+    play_many(chosen.folder.path, lambda: sweep(chosen, ended))
 
 
 def _compare(overrides: Sequence[str]) -> None:

@@ -1,5 +1,6 @@
 """What commands have in common: settings as arguments, folders of yamls, and the words at the end."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -48,6 +49,27 @@ def permitted(overrides: tuple[str, ...]) -> tuple[list[str], list[str]]:
     given = [text for text in overrides if text.startswith("allow=")]
     names = [name.strip() for text in given for name in text.removeprefix("allow=").strip("[]").split(",")]
     return [text for text in overrides if text not in given], [name for name in names if name]
+
+
+def play_many(folder: Path, play: Callable[[], object]) -> None:
+    """Play many runs into a folder; say what failed of them, and where their report is, also after Ctrl-C."""
+    from fedsim.lab.grid import RunsFailed
+
+    def tell() -> None:
+        print(f"report: {printable(str(folder / 'report.html'), keep='')}")
+        print(printable(str(folder), keep=""))
+
+    try:
+        play()
+    except RunsFailed as error:
+        for problem in error.problems:
+            print(printable(f"fedsim: {problem}"), file=sys.stderr)
+        tell()
+        sys.exit(1)
+    except KeyboardInterrupt:
+        tell()
+        raise
+    tell()
 
 
 def announce(folder: "RunFolder", *, last_line: bool = True) -> None:

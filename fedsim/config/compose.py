@@ -125,10 +125,15 @@ def compose_hydra(overrides: Sequence[str]) -> DictConfig:
     return config
 
 
+def quoted(text: str) -> str:
+    """Return a text as Hydra's grammar takes any text."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
 def search_override() -> list[str]:
     """Return the override that lets Hydra look into others' folders of yamls, too."""
-    quoted = ["'file://" + str(folder).replace("'", "\\'") + "'" for folder in config_folders()]
-    return [f"hydra.searchpath=[{','.join(quoted)}]"] if quoted else []
+    folders = [quoted(f"file://{folder}") for folder in config_folders()]
+    return [f"hydra.searchpath=[{','.join(folders)}]"] if folders else []
 
 
 @functools.cache
@@ -157,7 +162,7 @@ def _names_in(value: object) -> Iterator[str]:
     if isinstance(value, QuotedString):
         value = value.text
     if isinstance(value, str):
-        yield from (value.strip("[]").split(",") if value.startswith("[") else [value])
+        yield value
     elif isinstance(value, list):
         for item in value:
             yield from _names_in(item)

@@ -13,12 +13,13 @@ from fedsim.config.compose import composed, key, parsed
 from fedsim.config.plugins import key_of
 from fedsim.core.errors import FedsimError
 from fedsim.core.settings import whole
-from fedsim.lab.grid import Job, begin_or_go_on, pool_of, run_missing
+from fedsim.lab.grid import Job, RunsFailed, begin_or_go_on, pool_of, run_missing
 from fedsim.lab.record import recorded
 from fedsim.storage.comparison import Cell, folder_name, write_cells
 from fedsim.storage.runfolder import RunFolder
 
-OWN = ("attack", "defense", "seeds", "into", "hydra.run.dir")  # keys of a comparison
+OWN = ("attack", "defense", "seeds", "into")  # keys of a comparison
+PASSING = ("jobs", "hydra.run.dir")  # that leave the runs as they are
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,22 +50,21 @@ def comparison_of(overrides: Sequence[str]) -> Comparison:
     for name in ("seed", "name"):
         if name in given:
             raise FedsimError(f"compare: {name} differs from run to run. Remedy: seeds=N, into=DIR.")
-    common = [str(override.input_line) for name, override in given.items() if name not in OWN]
-    folder = [str(given[name].input_line) for name in ("hydra.run.dir",) if name in given]
-    base = composed([*common, *folder, "name=comparison"])
+    others = {name: str(override.input_line) for name, override in given.items() if name not in OWN}
+    base = composed([*others.values(), "name=comparison"])
+    common = [text for name, text in others.items() if name not in PASSING]
     found: dict[str, Any] = {"attack": None, "defense": ["none"], "seeds": 1}
     found |= _listed(base.config.comparison, common, given)
-    found |= {name: given[name].value() for name in OWN[:-1] if name in given}
+    found |= {name: given[name].value() for name in OWN if name in given}
     for name, example in (("attack", "[ilrg,span_matching]"), ("defense", "[none,noise,[clip,noise]]")):
         if not isinstance(found[name], list) or not found[name]:
             raise FedsimError(f"compare: expected {name}=[NAME,...], for example {name}={example}")
-    for name, value in (("seeds", found["seeds"]), ("jobs", base.config.jobs)):
-        whole(f"compare: {name}", value)
+    whole("compare: seeds", found["seeds"])
     made = Comparison(
         attacks=tuple(_attack(entry) for entry in found["attack"]),
         defenses=tuple(_defense(entry) for entry in found["defense"]),
         seeds=tuple(range(found["seeds"])),
-        common=tuple(text for text in common if not text.startswith("jobs=")),
+        common=tuple(common),
         folder=(Path(str(found["into"])) if found.get("into") is not None else base.folder).resolve(),
         jobs=base.config.jobs,
     )
@@ -78,7 +78,7 @@ def comparison_of(overrides: Sequence[str]) -> Comparison:
 def _listed(node: Any, common: Sequence[str], given: Mapping[str, object]) -> dict[str, Any]:
     """Return what an experiment says under `comparison`."""
     comparison: Any = OmegaConf.to_container(node)
-    named = [text for text in common if text.lstrip("+").startswith("experiment=")]
+    named = [text for text in common if key(parsed([text])[0]) == "experiment"]
     if named and not comparison and "attack" not in given:
         raise FedsimError(
             f"compare: {named[0]} holds no comparison. Remedy: attack=[...] defense=[...] beside it, or "
@@ -89,8 +89,8 @@ def _listed(node: Any, common: Sequence[str], given: Mapping[str, object]) -> di
     return {str(name): value for name, value in comparison.items()}
 
 
-def compare(comparison: Comparison) -> tuple[RunFolder, list[str]]:
-    """Run what is missing of a comparison; return its folder, and what failed in words."""
+def compare(comparison: Comparison) -> RunFolder:
+    """Run what is missing of a comparison; failed runs are a RunsFailed when the others have ended."""
     crafting = {
         attack.label: _experiment(comparison, *attack.overrides).attack.crafts()
         for attack in comparison.attacks
@@ -110,7 +110,10 @@ def compare(comparison: Comparison) -> tuple[RunFolder, list[str]]:
         write_cells(folder.storage, cells)
         with pool_of(comparison.jobs) as pool:
             problems = run_missing(_trainings(comparison), "trainings", pool)
-            return folder, problems + run_missing(_attacks(comparison, crafting), "attacks", pool)
+            problems += run_missing(_attacks(comparison, crafting), "attacks", pool)
+        if problems:
+            raise RunsFailed(problems)
+    return folder
 
 
 def _experiment(comparison: Comparison, *overrides: str) -> Any:

@@ -1,18 +1,21 @@
 """Many runs in one folder: what is missing of them runs, one after another or several processes at once."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import active_children, get_context
 from pathlib import Path
 
+from omegaconf import DictConfig
+
 from fedsim.config import build
 from fedsim.config.compose import as_text, compose
 from fedsim.config.replay import compose_replay
 from fedsim.core import progress
 from fedsim.core.errors import FedsimError, in_words
+from fedsim.core.settings import whole
 from fedsim.flower.engines.engine import end_children
 from fedsim.flower.engines.processes import end_with
 from fedsim.lab.experiment import replay, run
@@ -38,6 +41,14 @@ class Job:
             return False
 
 
+class RunsFailed(FedsimError):
+    """Some of many runs failed; the others have their results."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__(f"{len(problems)} of the runs failed; the first: {problems[0]}")
+        self.problems = tuple(problems)
+
+
 Pool = ProcessPoolExecutor | None  # None: this process
 
 
@@ -56,7 +67,7 @@ def begin_or_go_on(folder: RunFolder, kind: str, config_text: str) -> None:
 @contextmanager
 def pool_of(processes: int) -> Iterator[Pool]:
     """Start so many processes for jobs; one: jobs run in this process."""
-    if processes == 1:
+    if whole("jobs", processes) == 1:
         yield None
         return
     others = active_children()
@@ -76,7 +87,7 @@ def pool_of(processes: int) -> Iterator[Pool]:
 def run_missing(
     jobs: Iterable[Job], label: str, pool: Pool, ended: Callable[[Job], None] = lambda job: None
 ) -> list[str]:
-    """Run the jobs that are not done; return what failed, in words: a failed one does not stop the others."""
+    """Run the jobs that are not done; return what failed, in words. A failed one does not stop the others."""
     missing, problems = [job for job in jobs if not job.is_done], list[str]()
     with progress.bar(label, len(missing)) as advance:
         for done, (job, problem) in enumerate(_outcomes(missing, pool), start=1):
@@ -103,22 +114,25 @@ def _outcomes(jobs: list[Job], pool: Pool) -> Iterator[tuple[Job, str | None]]:
 
 def run_job(job: Job) -> str | None:
     """Run one job; return what went wrong."""
+    unfinished = Storage(job.path)
+    unfinished.delete(unfinished.names())  # of a run that was broken off
+    if job.source is None:
+        return attempt(job.path, lambda: compose(job.overrides))
+    source = RunFolder(job.source)
+    return attempt(job.path, lambda: compose_replay(source.config_text(), job.overrides).config, source)
+
+
+def attempt(path: Path, config_of: Callable[[], DictConfig], source: RunFolder | None = None) -> str | None:
+    """Compose and play a run, or replay a source; a failure is recorded where it would lie, and returned."""
     text = "{}\n"
     try:
-        unfinished = Storage(job.path)
-        unfinished.delete(unfinished.names())  # of a run that was broken off
-        if job.source is None:
-            config = compose(job.overrides)
-            text = as_text(config)
-            run(build.experiment(config), job.path)
-        else:
-            source = RunFolder(job.source)
-            config = compose_replay(source.config_text(), job.overrides).config
-            text = as_text(config)
-            replay(build.experiment(config), source, job.path)
+        config = config_of()
+        text = as_text(config)
+        experiment = build.experiment(config)
+        run(experiment, path) if source is None else replay(experiment, source, path)
     except GaveUp:
         return None  # a result: the report shows it
     except Exception as error:
-        record_failure(RunFolder(job.path), "run", text, error)
+        record_failure(RunFolder(path), "run" if source is None else "replay", text, error)
         return in_words(error)
     return None

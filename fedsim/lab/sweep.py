@@ -2,58 +2,73 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from fedsim.config import build
 from fedsim.config.catalog import config_dir
 from fedsim.config.compose import (
-    Composed,
-    as_text,
     combinations,
     compose,
     composed,
     key,
     parsed,
     plain,
+    quoted,
     search_override,
     unvaried,
 )
-from fedsim.core.errors import FedsimError, in_words
-from fedsim.lab.experiment import run
-from fedsim.lab.grid import Job, begin_or_go_on, pool_of, run_missing
-from fedsim.lab.record import GaveUp, record_failure, recorded
+from fedsim.core.errors import FedsimError, printable
+from fedsim.lab.grid import Job, RunsFailed, attempt, begin_or_go_on, pool_of, run_missing
+from fedsim.lab.record import recorded
 from fedsim.storage.runfolder import RunFolder
 
 ELSEWHERE = ("hydra/launcher", "hydra/sweeper")  # a cluster, or a search: Hydra's plug-ins
+PASSING = ("jobs", "hydra.sweep.dir", "hydra.sweep.subdir")  # that leave the runs as they are
 
 
-def sweep(
-    overrides: Sequence[str], ended: Callable[[Job], None] = lambda job: None
-) -> tuple[RunFolder, list[str]]:
-    """Run what is missing of a sweep; return its folder, and what failed in words."""
-    if any(key(override) in ELSEWHERE for override in parsed(overrides)):
-        return _sweep_elsewhere(overrides, composed(unvaried(overrides)))
-    first = composed(combinations(overrides, {})[0][1])
-    folder = RunFolder(first.sweep_folder)
-    jobs = [
-        Job(path=folder.path / f"{number}_{_name(own)}", overrides=tuple(own))
-        for number, (_, own) in enumerate(combinations(overrides, first.swept))
-    ]
-    with _recorded_sweep(folder, overrides), pool_of(first.config.jobs) as pool:
-        return folder, run_missing(jobs, "runs", pool, ended)
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """What is swept, where, by how many processes at once."""
+
+    overrides: tuple[str, ...]
+    folder: RunFolder
+    processes: int
+    jobs: tuple[Job, ...] | None  # None: a launcher or sweeper of Hydra's makes the runs
 
 
-@contextmanager
-def _recorded_sweep(folder: RunFolder, overrides: Sequence[str]) -> Iterator[None]:
-    kept = [text for text in overrides if not text.startswith("hydra.sweep")]
-    begin_or_go_on(folder, "sweep", yaml.safe_dump({"name": "sweep", "overrides": kept}, sort_keys=False))
-    with recorded(folder, folder.path.name, lambda: {"metrics": {}}):
-        yield
+def sweep_of(overrides: Sequence[str]) -> Sweep:
+    """Read `KEY=A,B ...`, and what an experiment wants to be swept."""
+    elsewhere = any(key(override) in ELSEWHERE for override in parsed(overrides))
+    first = composed(unvaried(overrides) if elsewhere else combinations(overrides, {})[0][1])
+    folder, jobs = RunFolder(first.sweep_folder.resolve()), None
+    if not elsewhere:
+        listed = combinations(overrides, first.swept)
+        names = (f"{number}_{_name(own)}" for number, (_, own) in enumerate(listed))
+        jobs = tuple(
+            Job(path=folder.path / name, overrides=tuple(own))
+            for name, (_, own) in zip(names, listed, strict=True)
+        )
+    return Sweep(overrides=tuple(overrides), folder=folder, processes=first.config.jobs, jobs=jobs)
+
+
+def sweep(chosen: Sweep, ended: Callable[[Job], None] = lambda job: None) -> RunFolder:
+    """Run what is missing of a sweep; failed runs are a RunsFailed when the others have ended."""
+    kept = [str(o.input_line) for o in parsed(chosen.overrides) if key(o) not in PASSING]
+    text = yaml.safe_dump({"name": "sweep", "overrides": kept}, sort_keys=False)
+    begin_or_go_on(chosen.folder, "sweep", text)
+    with recorded(chosen.folder, chosen.folder.path.name, lambda: {"metrics": {}}):
+        if chosen.jobs is None:
+            problems = _sweep_elsewhere(chosen)
+        else:
+            with pool_of(chosen.processes) as pool:
+                problems = run_missing(chosen.jobs, "runs", pool, ended)
+        if problems:
+            raise RunsFailed(problems)
+    return chosen.folder
 
 
 def _name(overrides: Sequence[str]) -> str:
@@ -64,41 +79,33 @@ def _name(overrides: Sequence[str]) -> str:
         return "run"
 
 
-def _sweep_elsewhere(overrides: Sequence[str], first: Composed) -> tuple[RunFolder, list[str]]:
-    """Let Hydra's launcher start the runs, or its sweeper choose them."""
+def _sweep_elsewhere(chosen: Sweep) -> list[str]:
+    """Let Hydra's launcher start the runs, or its sweeper choose them; return what failed."""
     import hydra
 
-    folder = RunFolder(first.sweep_folder)
-    own = [*search_override(), *overrides, f"hydra.sweep.dir='{folder.path}'"]
-    before, sys.argv = sys.argv, ["fedsim", "--multirun", *own]
+    place = f"hydra.sweep.dir={quoted(str(chosen.folder.path))}"
+    before, sys.argv = sys.argv, ["fedsim", "--multirun", *search_override(), *chosen.overrides, place]
     try:
-        with _recorded_sweep(folder, overrides):
-            hydra.main(config_path=str(config_dir()), config_name="config", version_base="1.3")(_play)()
+        hydra.main(config_path=str(config_dir()), config_name="config", version_base="1.3")(_play)()
     finally:
         sys.argv = before
-    problems = list[str]()
-    for path in sorted(folder.path.glob("*/config.yaml")):
-        standing = RunFolder(path.parent).standing
-        if not standing.has_result:
-            problems.append(f"{path.parent.name}: {standing}")
-    return folder, problems
+    runs = [RunFolder(path.parent) for path in sorted(chosen.folder.path.glob("*/config.yaml"))]
+    if not runs:
+        return ["no run was made, and nobody said why"]
+    return [f"{run.path.name}: {run.standing}" for run in runs if not run.standing.has_result]
 
 
 def _play(config: Any) -> float | None:
     """Play one run where a launcher wants it; return what a searching sweeper looks at."""
     from hydra.core.hydra_config import HydraConfig
 
-    path, objective = RunFolder(Path(HydraConfig.get().runtime.output_dir)), config.objective
+    path, objective = Path(HydraConfig.get().runtime.output_dir), config.objective
     if "optuna" in str(HydraConfig.get().sweeper.get("_target_")) and not objective:
         raise FedsimError("hydra/sweeper=search needs to know what to look at. Remedy: objective=lnacc.")
-    try:
-        return objective_of(run(build.experiment(plain(config)), path.path), objective)
-    except GaveUp:
+    if problem := attempt(path, lambda: plain(config)):
+        print(printable(f"fedsim: {path.name}: {problem}"), file=sys.stderr)
         return None
-    except Exception as error:
-        record_failure(path, "run", as_text(config), error)
-        print(f"fedsim: {path.path.name}: {in_words(error)}", file=sys.stderr)
-        return None
+    return objective_of(RunFolder(path), objective)
 
 
 def objective_of(folder: RunFolder, name: str | None) -> float | None:

@@ -117,6 +117,9 @@ def test_a_sweep_leaves_a_folder_a_run_and_one_report_also_when_a_run_fails(tmp_
     assert table[0].startswith("run,attack,federation.labels,")
     assert table[1].startswith("0_ilrg_softmax_synthetic,ilrg,natural,")
     assert any("expected one of natural" in line for line in table)  # a run that could not be built
+    summary = json.loads((tmp_path / "sweep" / "summary.json").read_text())
+    assert summary["status"] == "failed"  # though it ended, and two runs of it have results
+    assert summary["reason"].startswith("4 of the runs failed; the first: 1_ilrg")
     page = (tmp_path / "sweep" / "report.html").read_text()
     assert "4 not complete" in page
     assert page.count("/report.html") == 4  # two never got as far as a report

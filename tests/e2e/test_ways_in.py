@@ -46,6 +46,14 @@ def test_a_folder_of_yamls_is_found_by_every_command(folder, tmp_path, command, 
     swept = command("experiment=mine", *named, "hydra.sweep.dir=sweep", cwd=tmp_path)
     assert swept.returncode == 0, swept.stderr
     assert (tmp_path / "sweep" / "sweep.csv").read_text().count(",complete") == 2
+    stamp = next((tmp_path / "sweep").glob("0_*/summary.json")).stat().st_mtime_ns
+    again = command("experiment=mine", *named, "jobs=2", "hydra.sweep.dir=sweep", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert next((tmp_path / "sweep").glob("0_*/summary.json")).stat().st_mtime_ns == stamp
+    other = command("experiment=mine", *named, "seed=7", "hydra.sweep.dir=sweep", cwd=tmp_path)
+    assert "holds a sweep with other settings" in other.stderr
+    none = command("experiment=mine", *named, "jobs=0", "hydra.sweep.dir=other", cwd=tmp_path)
+    assert "jobs: expected a whole number of at least 1, got 0" in none.stderr
 
 
 def test_a_folder_may_be_named_on_the_command_line(folder, tmp_path, command, monkeypatch) -> None:
