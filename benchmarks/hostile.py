@@ -242,6 +242,8 @@ def all_results(folder: Path) -> object:
     for path in sorted(folder.rglob("config.yaml")):
         run_folder = RunFolder(path.parent)
         assert run_folder.status is Status.COMPLETE, (path, run_folder.status)
+        if run_folder.kind not in ("run", "replay"):  # what holds them
+            continue
         weights = {name: tensor.numpy().tobytes() for name, tensor in run_folder.last_round()[1].items()}
         found[str(path.relative_to(folder))] = run_folder.scores(), run_folder.history(), weights
     return found

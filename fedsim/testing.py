@@ -51,6 +51,7 @@ def check_attack(attack: Attack, *, batch_size: int = 6, model: nn.Module | None
     crafted = attack.craft(model, data.task, 1, honest)
     _expect(attack.crafts() or crafted is honest, "crafts() to say so where craft() changes the weights")
     load_weights(model, crafted)
+    attack.check(model, data.task)  # or says why not: it must not refuse what run() works on
     images, labels = data.train.batch(torch.arange(batch_size)), data.train.labels[:batch_size]
     gradient, _ = batch_gradient(model, images, labels)
     seen = observation(model, gradient, num_examples=batch_size)

@@ -16,6 +16,7 @@ from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack, Defense
 from fedsim.core.types import Reconstruction
 from fedsim.lab.experiment import Experiment, replay, run
+from fedsim.lab.record import GaveUp
 from fedsim.storage.runfolder import RunFolder
 
 
@@ -364,3 +365,22 @@ def test_the_embedded_default_experiment_meets_its_bar(tmp_path) -> None:
     metrics = folder.summary()["metrics"]
     assert metrics["leacc"] == 1.0
     assert metrics["lnacc"] >= 0.95
+
+
+@pytest.mark.parametrize(
+    ("attack", "model", "words"),
+    [
+        ("span_matching", "lenet5", "do not enter linear layer"),
+        ("stein_exact", "softmax", "does not fit the model"),
+    ],
+)
+def test_an_attack_that_does_not_fit_the_model_gives_up_before_any_training(
+    small, tmp_path: Path, attack: str, model: str, words: str
+) -> None:
+    images = ("data=synthetic", "data.shape=[1,28,28]", f"model={model}", f"attack={attack}")
+    with pytest.raises(GaveUp, match=words):
+        run(small(*images), tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    assert folder.status == "gave up"
+    assert folder.history() == []  # not even the first model was tested
+    assert folder.observed() == []

@@ -105,3 +105,31 @@ def test_broken_and_missing_files_are_named(tmp_path: Path) -> None:
     RunFolder(tmp_path).storage.write_text("summary.json", "{")
     with pytest.raises(FedsimError, match=r"summary\.json"):
         RunFolder(tmp_path).summary()
+
+
+@pytest.mark.parametrize(
+    ("heading", "words"),
+    [
+        ("format: 3\nkind: run\n", r"expected format 2, got 3\. Remedy: a newer fedsim"),
+        ("format: 1\nkind: run\n", r"expected format 2, got 1\. Remedy: play it again"),
+        ("name: older\n", r"expected format 2, got 1\. Remedy: play it again"),
+    ],
+)
+def test_a_folder_of_another_format_is_refused_with_the_remedy(
+    tmp_path: Path, heading: str, words: str
+) -> None:
+    folder = RunFolder(tmp_path)
+    folder.storage.write_text("config.yaml", f"{heading}name: test\n")
+    for read in (lambda: folder.kind, folder.config_text, folder.source):
+        with pytest.raises(FedsimError, match=words):
+            read()
+
+
+def test_a_folder_begins_once_and_knows_what_it_is(tmp_path: Path) -> None:
+    source, folder = RunFolder(tmp_path / "a: b 'c' \"d\""), RunFolder(tmp_path / "replay")
+    source.begin("run", "name: test\n")
+    folder.begin("replay", "name: test\nsource: not this one\n", source)
+    assert (folder.kind, folder.source()) == ("replay", source.path)
+    assert (source.kind, source.source()) == ("run", None)
+    with pytest.raises(FedsimError, match=r"already holds a run\. Remedy"):
+        source.begin("run", "name: other\n")
