@@ -155,7 +155,7 @@ class Interrupted(KeyboardInterrupt):
     """Ctrl-C in the middle of an attack that has something to show for it."""
 
     def __init__(self, guess: Reconstruction) -> None:
-        super().__init__(guess)  # as an argument: it may have to travel between processes
+        super().__init__()
         self.guess = guess
 
 

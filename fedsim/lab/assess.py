@@ -50,14 +50,14 @@ class Outcome:
 
     rows: list[ScoreRow]
     fault: Fault | None = None
-    interrupted: Interrupted | None = None  # what it has counts, and the run ends
+    interrupted: bool = False  # what it has counts, and the run ends
 
 
 def assess(experiment: "Experiment", source: RunFolder, target: RunFolder) -> None:
     """Attack every saved observation, keep the guesses, and score them against the truth."""
     rows, failed = [fault_row(fault, experiment.attack_name) for fault in source.faults()], list[Fault]()
     places = source.observed()
-    interrupted = None
+    interrupted = False
     try:
         with progress.bar("attacks", len(places)) as advance:
             for done, outcome in enumerate(_outcomes(experiment, source, target, places), start=1):
@@ -66,8 +66,8 @@ def assess(experiment: "Experiment", source: RunFolder, target: RunFolder) -> No
                     failed.append(outcome.fault)
                 interrupted = outcome.interrupted or interrupted
                 advance(done)
-        if interrupted is not None:
-            raise interrupted
+        if interrupted:
+            raise KeyboardInterrupt
     finally:  # an interrupted run keeps what it has
         target.write_scores(rows)
     if failed and len(failed) == len(places):
@@ -83,7 +83,7 @@ def _outcomes(
         model = _attack_model(experiment)
         for place in places:
             yield (outcome := _outcome(experiment, model, source, target, *place))
-            if outcome.interrupted is not None:
+            if outcome.interrupted:
                 return
         return
     errands = (
@@ -133,8 +133,9 @@ def _outcome(
         found = kept or attack_one(experiment.attack, model, experiment.task, seen)
     except Interrupted as stop:
         target.keep_guess(round, client, stop.guess, partial=True)
+        # The guess itself stays here: a tensor that travels leaves a folder behind when its sender is ended.
         rows = _scores(experiment, source, target, observation, stop.guess)
-        return Outcome(rows=rows, interrupted=stop)
+        return Outcome(rows=rows, interrupted=True)
     if isinstance(found, Fault):
         log.warning("round %d, client %d: %s", round, client, found.reason)
         return Outcome(rows=[fault_row(found, experiment.attack_name), *size], fault=found)

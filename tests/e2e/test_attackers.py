@@ -50,13 +50,15 @@ def test_failures_in_processes_are_said_as_in_one(play_small, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_attacker_outlives_the_run_and_ctrl_c_keeps_what_they_have(by, tmp_path: Path) -> None:
     rules = [*SLOW, "attack.optimiser.iterations=1000000", "data=synthetic", "data.shape=[1,8,8]"]
     program = [sys.executable, "-m", "fedsim", *rules, "model=softmax", "attackers=2", "hydra.run.dir=out"]
+    (temporary := tmp_path / "tmp").mkdir()
     process = subprocess.Popen(
         program,
         cwd=tmp_path,
+        env=dict(os.environ) | {"TMPDIR": str(temporary)},
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
@@ -71,15 +73,18 @@ def test_no_attacker_outlives_the_run_and_ctrl_c_keeps_what_they_have(by, tmp_pa
     while any(_seconds(child) < before + 3 for child, before in begun.items()):  # of CPU: others work, too
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    os.killpg(process.pid, by) if by == signal.SIGINT else process.kill()
+    os.killpg(process.pid, by) if by == signal.SIGINT else process.send_signal(by)
     _, errors = process.communicate(timeout=60)
-    while any(Path("/proc", str(child)).exists() for child in begun) and time.monotonic() < deadline:
+    while time.monotonic() < deadline and (
+        any(temporary.iterdir()) or any(Path("/proc", str(child)).exists() for child in begun)
+    ):
         time.sleep(0.1)
+    assert not list(temporary.iterdir())
     assert len(begun) == 2
     assert not any(Path("/proc", str(child)).exists() for child in begun)
     folder = RunFolder(tmp_path / "out")
-    if by == signal.SIGINT:
-        assert process.returncode == 130, errors
+    if by != signal.SIGKILL:
+        assert process.returncode == 128 + by, errors
         assert "Traceback" not in errors
         assert len(folder.guessed()) == 2
         assert {row.client for row in folder.scores() if row.metric == "psnr"} == {0, 1}
