@@ -8,6 +8,7 @@ Each function returns nothing, or raises an AssertionError that says what was ex
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Collection, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -25,7 +26,10 @@ from fedsim.core.interfaces import Attack, Defense, Metric
 from fedsim.core.randomness import generator
 from fedsim.core.training import batch_gradient, load_weights
 from fedsim.core.types import Observation, Reconstruction, Task, Truth
+from fedsim.data.blind_batches import Rules
 from fedsim.data.images import Dataset
+from fedsim.lab.scoring import blind_prior
+from fedsim.metrics.baselines import scored
 
 BESIDE_ARGUMENTS = ("_target_", "checkpoint", "share")  # keys of a yaml that its target does not take
 
@@ -96,24 +100,58 @@ def check_defense(defense: Defense) -> None:
 
 
 def check_metric(metric: Metric, name: str | None = None) -> None:
-    """Score a guess that is right in everything, and one that claims nothing; name: under which it scores."""
+    """Score right, blind, surplus and empty guesses: what is right is best, what is more is not better.
+
+    name: under which it scores.
+    """
     _expect(isinstance(metric, Metric), f"a Metric, got {type(metric).__name__}")
-    data = dataset("synthetic", shape=[1, 32, 32], num_classes=3, train_size=6, test_size=3)
-    images, labels = data.train.batch(torch.arange(4)), data.train.labels[:4]
+    data = dataset("synthetic", shape=[1, 32, 32], num_classes=3, train_size=40, test_size=20)
+    images, labels = data.train.batch(torch.arange(4)), torch.tensor([0, 2, 0, 0])  # unlike a blind guess
     rows = torch.rand(4, 3, generator=generator(0))
     truth = Truth(round=1, client=0, images=images, labels=labels, embeddings=rows, probabilities=rows)
-    counts = labels.bincount(minlength=3)
-    guess = Reconstruction(
-        images=images, labels=labels, class_counts=counts, embeddings=rows[:3], probabilities=rows[:3]
+    means = torch.stack([rows[labels == c].mean(dim=0) if c in labels else rows[0] for c in range(3)])
+    right = Reconstruction(
+        images=images,
+        labels=labels,
+        class_counts=labels.bincount(minlength=3),
+        embeddings=means,
+        probabilities=means,
     )
-    score = metric.score(guess, truth)
+    prior = dataclasses.replace(
+        blind_prior(
+            truth, rules=Rules(), frequencies=(1 / 3,) * 3, public=[data.test.batch(torch.arange(9))]
+        ),
+        embeddings=[torch.ones(3, 3)],
+        probabilities=[torch.ones(3, 3)],
+    )
+    score = scored(metric, right, truth, prior)
     if score is None:  # one that wants embeddings example by example
-        score = metric.score(dataclasses.replace(guess, embedding_layer="output"), truth)
+        right = dataclasses.replace(right, embeddings=rows, embedding_layer="output")
+        prior = dataclasses.replace(prior, embedding_layer="output")
+        score = scored(metric, right, truth, prior)
     if score is None:
         raise AssertionError("expected a score of a guess that claims everything")
     _expect(name is None or score.metric == name, f"a score named {name}, got {score.metric}")
-    _expect(score.baseline is not None, "a baseline: what a guess without the gradient gets")
+    if score.baseline is None:
+        raise AssertionError("expected a baseline: what a guess without the gradient gets")
+    sign = 1 if metric.highest else -1
+    words = f"the truth to score better than blind guesses, got {score.value} and {score.baseline}"
+    _expect(sign * score.value > sign * score.baseline, words)
+    twice: dict[str, Any] = {key: torch.cat([row, row]) for key, row in _examples_of(right).items()}
+    surplus = metric.score(dataclasses.replace(right, **twice), truth)
+    better = surplus is not None and sign * surplus.value > sign * score.value
+    _expect(not better, "guesses beyond the number of examples not to pay")
+    turned = {key: row.flip(0) for key, row in _examples_of(right).items()}
+    again = metric.score(dataclasses.replace(right, **turned), truth)
+    same = again is not None and math.isclose(again.value, score.value, rel_tol=1e-4, abs_tol=1e-6)
+    _expect(same, "a score that does not depend on the order of guesses")
     _expect(metric.score(Reconstruction(), truth) is None, "None for a guess that claims nothing")
+
+
+def _examples_of(guess: Reconstruction) -> dict[str, Any]:
+    """Return what a guess says example by example."""
+    names = ["images", "labels", *(["embeddings"] if guess.embedding_layer else [])]
+    return {name: getattr(guess, name) for name in names}
 
 
 def check_model(name: str, **settings: Any) -> nn.Module:

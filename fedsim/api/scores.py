@@ -4,6 +4,7 @@ import html
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor, nn
 
 from fedsim.api.tables import html_table, text_table
@@ -11,7 +12,9 @@ from fedsim.config.parts import parts
 from fedsim.core.errors import FedsimError, in_words, printable, suggestion
 from fedsim.core.interfaces import Metric
 from fedsim.core.types import Observation, Reconstruction, Score, Truth, form_problem
-from fedsim.lab.assess import with_features
+from fedsim.data.blind_batches import Rules
+from fedsim.lab.scoring import blind_prior, with_features
+from fedsim.metrics.baselines import scored
 from fedsim.storage.scores import as_figure
 
 # Those of the default experiment, and the image error; presets such as psnr_best6 are asked for by name.
@@ -76,10 +79,13 @@ def score(
     metrics: Sequence[Metric | str] = METRICS,
     model: nn.Module | None = None,
     observation: Observation | None = None,
+    public: Tensor | None = None,
 ) -> Scores:
     """Score a guess against the private images and labels, by every metric of what it claims.
 
     model, observation: that the guess was made from; only claims about features need them.
+    public: images that everybody has. Without them the baseline of images is a grey picture, which is
+        often easy to beat: with them it is the best of grey, their mean, and they themselves.
     """
     if isinstance(truth, Tensor):
         if labels is None:
@@ -96,13 +102,26 @@ def score(
     elif features and truth.embeddings is None and truth.probabilities is None:
         reason = "of the model's features. Remedy: score(..., model=model, observation=observation)."
         unscored = dict.fromkeys(features, reason)
+    classes = 1 + max(int(truth.labels.max()), *(len(known) - 1 for known in _by_class(guess)))
+    prior = blind_prior(
+        truth,
+        rules=Rules(),
+        frequencies=(1 / classes,) * classes,
+        public=[] if public is None else [public.detach().cpu()],
+    )
     scores = list[Score]()
     for metric in parts("metric", metrics):
         try:
-            found = metric.score(guess, truth)
+            found = scored(metric, guess, truth, prior)
         except Exception as error:  # the other metrics still count
             unscored[type(metric).__name__] = in_words(error)
             continue
         if found is not None:
             scores.append(found)
     return Scores(tuple(scores), unscored)
+
+
+def _by_class(guess: Reconstruction) -> list[Tensor]:
+    """Return what a guess says of every class."""
+    claims = (guess.class_counts, guess.class_presence, guess.probabilities)
+    return [torch.zeros(1), *(claim for claim in claims if claim is not None)]

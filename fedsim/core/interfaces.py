@@ -8,12 +8,14 @@ from torch import Generator, Tensor, nn
 
 from fedsim.core.errors import FedsimError
 from fedsim.core.federation import Federation
+from fedsim.core.prior import Prior
 from fedsim.core.tasks import task_of
 from fedsim.core.training import Batch, Claim, LocalWork, honest, load_weights
 from fedsim.core.types import (
     Kind,
     KnownDefense,
     Observation,
+    PublicImages,
     Reconstruction,
     Score,
     Task,
@@ -26,6 +28,8 @@ from fedsim.core.types import (
 
 class Attack:
     """A malicious server: it may choose what it broadcasts, and reads private data out of replies."""
+
+    public: PublicImages | None = None  # that it was given: what they tell by themselves is no leak
 
     def craft(self, model: nn.Module, task: Task, round: int, weights: Weights) -> Weights:
         """Return what to broadcast in place of the honest weights (honest but curious by default).
@@ -113,9 +117,15 @@ class Defense:
 class Metric:
     """A figure of merit of a reconstruction against the truth."""
 
+    highest: bool = True  # a larger value is a better reconstruction
+
     def score(self, guess: Reconstruction, truth: Truth) -> Score | None:
         """Score a guess, or return None when it does not claim what this metric measures."""
         raise NotImplementedError
+
+    def blind(self, prior: Prior) -> Sequence[Reconstruction]:
+        """Return guesses that need no gradient: the one that scores best is the baseline."""
+        return prior.guesses()
 
 
 class Behaviour:

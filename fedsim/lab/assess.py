@@ -19,9 +19,9 @@ from fedsim.core.interfaces import Defense
 from fedsim.core.types import ALL, Fault, Interrupted, KnownDefense, Observation, Reconstruction, Score, Truth
 from fedsim.flower.attack_one import Refusal, attack_one
 from fedsim.lab.record import GaveUp
-from fedsim.models.batch_norm import set_batch_norm
+from fedsim.lab.scoring import prior_of, with_features, with_public_features
+from fedsim.metrics.baselines import scored
 from fedsim.models.foreign import fitted
-from fedsim.models.last_linear import last_linear_name, layer_inputs
 from fedsim.storage.logs import logged
 from fedsim.storage.runfolder import RunFolder
 from fedsim.storage.scores import ScoreRow
@@ -179,13 +179,15 @@ def _scores(
     if truth is None:
         return []
     scores, failed = list[Score | None](), list[ScoreRow]()
+    prior = prior_of(experiment, observation, truth)
     try:
         truth = with_features(experiment.model, observation, guess, truth)
+        prior = with_public_features(prior, experiment, observation, guess)
     except Exception as error:  # metrics that need no features still count
         failed.append(_unscored(experiment, observation, "features of the truth", error))
     for metric in experiment.metrics:
         try:
-            scores.append(metric.score(guess, truth))
+            scores.append(scored(metric, guess, truth, prior))
         except Exception as error:  # the other metrics and batches still count
             failed.append(_unscored(experiment, observation, f"metric {type(metric).__name__}", error))
     return failed + [
@@ -200,18 +202,6 @@ def _scores(
         for score in scores
         if score is not None
     ]
-
-
-def with_features(model: nn.Module, observation: Observation, guess: Reconstruction, truth: Truth) -> Truth:
-    """Add what the model sent makes of the private batch, where the guess is of that."""
-    if guess.embeddings is None and guess.probabilities is None:
-        return truth
-    model, (channels, height, width) = copy.deepcopy(model), truth.images.shape[1:]
-    layer = guess.embedding_layer or last_linear_name(model, (channels, height, width))
-    set_batch_norm(model, observation.batch_norm)
-    batch = len(truth.images) // (observation.local_steps or 1)  # BatchNorm may look at whole batches
-    embeddings, logits = layer_inputs(model, layer, observation.sent, truth.images, max(1, batch))
-    return dataclasses.replace(truth, embeddings=embeddings, probabilities=logits.softmax(dim=1))
 
 
 def _unscored(experiment: "Experiment", observation: Observation, what: str, error: Exception) -> ScoreRow:

@@ -9,22 +9,25 @@ from fedsim.core.types import Score
 
 
 def cosine_score(name: str, guessed: Tensor | None, rows: Tensor | None, labels: Tensor) -> Score | None:
-    """Score one guessed vector a class by its cosine with the mean of the class's true rows.
-
-    The baseline is a vector of equal entries: non-negative vectors are all somewhat alike.
-    """
+    """Score one guessed vector a class by its cosine with the mean of the class's true rows."""
     if guessed is None or rows is None:
         return None
     present = torch.unique(labels)
     if len(guessed) <= int(present.max()):
         return None  # not class-wise
     means = torch.stack([rows[labels == label].mean(dim=0) for label in present])
-    return _cosines(name, guessed[present].float(), means)
+    cosines = functional.cosine_similarity(guessed[present].float(), means, dim=1)
+    return Score(metric=name, value=float(cosines.mean()), per_example=tuple(cosines.tolist()))
 
 
 def example_cosine_score(name: str, guessed: Tensor, rows: Tensor) -> Score:
-    """Score one guessed vector an example by its cosine with the true row that it is matched to."""
-    return _cosines(name, match_rows(guessed.float(), rows), rows)
+    """Score one guessed vector an example by its cosine with the true row that it is matched to.
+
+    Rows without a guess count 0, and so does every guess beyond the number of rows.
+    """
+    cosines = functional.cosine_similarity(match_rows(guessed.float(), rows), rows, dim=1)
+    number = max(len(guessed), len(rows))
+    return Score(metric=name, value=float(cosines.sum() / number), per_example=tuple(cosines.tolist()))
 
 
 def match_rows(guessed: Tensor, rows: Tensor) -> Tensor:
@@ -33,14 +36,3 @@ def match_rows(guessed: Tensor, rows: Tensor) -> Tensor:
     guessed = torch.cat([guessed, guessed.new_zeros(missing, guessed.shape[1])])
     _, columns = linear_sum_assignment(torch.cdist(rows.double(), guessed.double()).numpy())
     return guessed[torch.from_numpy(columns)]
-
-
-def _cosines(name: str, guessed: Tensor, rows: Tensor) -> Score:
-    cosines = functional.cosine_similarity(guessed, rows, dim=1)
-    baseline = functional.cosine_similarity(torch.ones_like(rows), rows, dim=1)
-    return Score(
-        metric=name,
-        value=float(cosines.mean()),
-        baseline=float(baseline.mean()),
-        per_example=tuple(cosines.tolist()),
-    )

@@ -10,6 +10,8 @@ from fedsim.metrics.image_matching import image_score
 class ImageError(Metric):
     """Norm of the difference over the norm of the true image, images optimally matched; 0 is equal."""
 
+    highest = False
+
     def score(self, guess: Reconstruction, truth: Truth) -> Score | None:
         """Score the images."""
         return image_score("image_error", relative_error, guess, truth, highest=False)

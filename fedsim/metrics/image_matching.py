@@ -45,18 +45,23 @@ def image_score(
     best: int | None = None,
     highest: bool = True,
 ) -> Score | None:
-    """Score matched images with a per-image comparison, beside a grey guess.
+    """Score matched images with a per-image comparison.
 
+    A true image without a guess counts as guessed grey. Guesses cost: every one beyond the number of true
+    images counts as one more that was guessed grey, so that a thousand shots in the dark hit nothing.
     best: the mean of so many images that come out best, as some papers show; highest: more is better.
     """
     if guess.images is None:
         return None
     values = compare(match_to_truth(guess.images, truth.images), truth.images)
-    baseline = compare(torch.full_like(truth.images, GREY), truth.images)
     number = len(values) if best is None else min(best, len(values))
+    value = float(values.topk(number, largest=highest).values.mean())
+    extra = max(0, len(guess.images) - len(values))
+    if extra:
+        nothing = float(compare(torch.full_like(truth.images, GREY), truth.images).mean())
+        value = (value * len(values) + nothing * extra) / (len(values) + extra)
     return Score(
         metric=name if best is None else f"{name}_best{best}",
-        value=float(values.topk(number, largest=highest).values.mean()),
-        baseline=float(baseline.topk(number, largest=highest).values.mean()),
+        value=value,
         per_example=tuple(values.tolist()),
     )

@@ -3,9 +3,12 @@
 Paper: Ma et al., Instance-wise Batch Label Restoration via Gradients in Federated Learning (ICLR 2023).
 """
 
+from collections.abc import Sequence
+
 from fedsim.core.interfaces import Metric
+from fedsim.core.prior import Prior
 from fedsim.core.types import Reconstruction, Score, Truth
-from fedsim.metrics.label_counts import baseline_counts, presence_accuracy, true_counts
+from fedsim.metrics.label_counts import blind_counts, same_presence, true_counts
 
 
 class LeAcc(Metric):
@@ -16,6 +19,9 @@ class LeAcc(Metric):
         found = guess.class_presence if guess.class_counts is None else guess.class_counts
         if found is None:
             return None
-        true = true_counts(truth, len(found))
-        baseline = presence_accuracy(baseline_counts(int(true.sum()), len(found)), true)
-        return Score(metric="leacc", value=presence_accuracy(found, true), baseline=baseline)
+        right = same_presence(found, true_counts(truth, len(found)))
+        return Score(metric="leacc", value=float(right.double().mean()))
+
+    def blind(self, prior: Prior) -> Sequence[Reconstruction]:
+        """Return the counts that are most often right about presence."""
+        return blind_counts(prior, same_presence)

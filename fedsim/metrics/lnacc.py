@@ -3,9 +3,12 @@
 Paper: Ma et al., Instance-wise Batch Label Restoration via Gradients in Federated Learning (ICLR 2023).
 """
 
+from collections.abc import Sequence
+
 from fedsim.core.interfaces import Metric
+from fedsim.core.prior import Prior
 from fedsim.core.types import Reconstruction, Score, Truth
-from fedsim.metrics.label_counts import baseline_counts, count_accuracy, true_counts
+from fedsim.metrics.label_counts import blind_counts, same_count, true_counts
 
 
 class LnAcc(Metric):
@@ -15,6 +18,9 @@ class LnAcc(Metric):
         """Score the counts of classes."""
         if guess.class_counts is None:
             return None
-        true = true_counts(truth, len(guess.class_counts))
-        baseline = count_accuracy(baseline_counts(int(true.sum()), len(true)), true)
-        return Score(metric="lnacc", value=count_accuracy(guess.class_counts, true), baseline=baseline)
+        right = same_count(guess.class_counts, true_counts(truth, len(guess.class_counts)))
+        return Score(metric="lnacc", value=float(right.double().mean()))
+
+    def blind(self, prior: Prior) -> Sequence[Reconstruction]:
+        """Return the counts that are most often exactly right."""
+        return blind_counts(prior, same_count)

@@ -29,6 +29,8 @@ class LPIPS(Metric):
     poolings cannot take, are enlarged to 64 bilinearly; [0, 1] is mapped to [-1, 1] as LPIPS expects.
     """
 
+    highest = False
+
     def __init__(self, *, best: int | None = None) -> None:
         """Take all images, or those that come out best."""
         self.best = best

@@ -37,6 +37,9 @@ def command(folder: Path, *arguments: str, grid: tuple[str, ...] = GRID) -> list
     return [sys.executable, "-m", "fedsim", "compare", *grid, *SMALL, f"into={folder}", *arguments]
 
 
+pytestmark = pytest.mark.xdist_group("comparison")  # made once: it takes longest
+
+
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("comparison") / "grid"

@@ -95,7 +95,7 @@ def test_batches_of_256_without_public_images(cifar: Dataset, attack: Attack) ->
     assert mean_score(attack, cifar, 256) >= 0.70
 
 
-@pytest.mark.parametrize(("size", "bar"), [(256, 0.98), (1024, 0.95)])
+@pytest.mark.parametrize(("size", "bar"), [(256, 0.98), pytest.param(1024, 0.95, marks=pytest.mark.slow)])
 def test_large_batches_with_public_images(cifar: Dataset, size: int, bar: float) -> None:
     attack = ILRGPublic(public=public_images(data=cifar))
     assert mean_score(attack, cifar, size, initialisations=3, batches=4) >= bar

@@ -37,7 +37,7 @@ def test_damages_are_said_or_do_not_matter(
     whole = play_small(*RULES, folder="whole").path
     if command != "report":
         monkeypatch.setattr(fedsim.lab.record, "write_report", lambda folder, *_: folder.path)  # takes long
-    for seed in range(6 if command == "report" else 25):
+    for seed in range(3 if command == "report" else 25):
         copy = tmp_path / f"copy {seed}"
         shutil.copytree(interrupted if command == "resume" else whole, copy)
         how = damage(copy, random.Random(f"{command} {seed}"))

@@ -44,6 +44,7 @@ WORDS = {
     "unusual": "中文 👨‍👩‍👧 é",
     "long": "W" * 5000,
 }
+FIRST = ("markup", "formula", "surrogate")  # drawn whenever tests run; the rest is slow
 NAMES = (  # of folders
     "javascript:alert(1)",
     "data:text,hello",
@@ -135,7 +136,10 @@ def harmless(tmp_path_factory) -> list[Path]:
     return pages_of(tmp_path_factory.mktemp("harmless"), "harmless")
 
 
-@pytest.mark.parametrize("name", ["markup", "commands", "surrogate", "long"])
+@pytest.mark.parametrize(
+    "name",
+    ["markup", *(pytest.param(more, marks=pytest.mark.slow) for more in ("commands", "surrogate", "long"))],
+)
 def test_words_of_others_change_no_page(tmp_path: Path, harmless: list[Path], name: str) -> None:
     for page, other in zip(pages_of(tmp_path, WORDS[name] + WORDS["formula"]), harmless, strict=True):
         assert Skeleton(page).elements == Skeleton(other).elements
@@ -245,7 +249,13 @@ def all_figures(words: str) -> dict[str, Figure]:
     }
 
 
-@pytest.mark.parametrize("words", WORDS.values(), ids=WORDS)
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(words, id=name, marks=() if name in FIRST else pytest.mark.slow)
+        for name, words in WORDS.items()
+    ],
+)
 def test_figures_draw_words_as_they_are(words: str) -> None:
     for name, figure in all_figures(words).items():
         texts = drawn(figure)

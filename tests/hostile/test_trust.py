@@ -38,7 +38,11 @@ def edited(folder: RunFolder, changes: object) -> None:
     folder.storage.write_text("config.yaml", OmegaConf.to_yaml(config))
 
 
-@pytest.mark.parametrize("changes", EVIL, ids=lambda changes: next(iter(changes)))
+@pytest.mark.parametrize(
+    "changes",
+    [*EVIL[:3], *(pytest.param(changes, marks=pytest.mark.slow) for changes in EVIL[3:])],
+    ids=lambda changes: next(iter(changes)),
+)
 def test_no_command_runs_what_a_folder_names(play_small, command, tmp_path: Path, changes) -> None:
     folder = play_small(folder="base")
     folder.write_summary({"status": "interrupted"})

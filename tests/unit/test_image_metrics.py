@@ -3,6 +3,10 @@ import torch
 
 from fedsim.core.errors import FedsimError
 from fedsim.core.types import Reconstruction, Truth
+from fedsim.data.blind_batches import Rules
+from fedsim.lab.scoring import blind_prior
+from fedsim.metrics.baselines import scored
+from fedsim.metrics.image_error import ImageError
 from fedsim.metrics.image_matching import PSNR_CEILING, match_to_truth, peak_signal_to_noise
 from fedsim.metrics.lpips import LPIPS
 from fedsim.metrics.psnr import PSNR
@@ -44,7 +48,42 @@ def test_missing_guesses_are_grey_and_do_not_flatter() -> None:
     grey = PSNR().score(Reconstruction(images=torch.full_like(IMAGES, 0.5)), TRUTH)
     assert one.per_example[2] == PSNR_CEILING
     assert one.per_example[0] == pytest.approx(grey.per_example[0])
-    assert grey.value == pytest.approx(grey.baseline)
+
+
+@pytest.mark.parametrize("metric", [PSNR(), SSIM(), LPIPS(), ImageError(), PSNR(best=2)])
+def test_guesses_beyond_the_batch_cost(metric) -> None:
+    grey, sign = torch.full_like(IMAGES, 0.5), 1 if metric.highest else -1
+    values = [
+        sign * metric.score(Reconstruction(images=images), TRUTH).value
+        for images in (IMAGES, torch.cat([IMAGES, grey[:1]]), torch.cat([IMAGES, grey]))
+    ]
+    assert values[0] > values[1] > values[2]
+
+
+def test_a_thousand_public_images_are_no_reconstruction() -> None:
+    shots = torch.rand(1000, *IMAGES.shape[1:], generator=torch.Generator().manual_seed(3))
+    shots[:, :] = shots.mean(dim=(1, 2, 3), keepdim=True)  # levels of grey: some fit
+    many = PSNR().score(Reconstruction(images=shots), TRUTH)
+    grey = PSNR().score(Reconstruction(images=torch.full_like(IMAGES, 0.5)), TRUTH)
+    assert many.value < grey.value + 0.1
+
+
+def test_the_baseline_is_the_best_guess_without_a_gradient() -> None:
+    public = 0.9 * IMAGES.mean(dim=0, keepdim=True) + torch.zeros(6, 1, 1, 1)
+    prior = blind_prior(TRUTH, rules=Rules(), frequencies=(0.5, 0.5), mean=(0.25,), public=[public])
+    guess = Reconstruction(images=IMAGES)
+    for metric in (PSNR(), ImageError()):
+        baseline = scored(metric, guess, TRUTH, prior).baseline
+        tried = [
+            metric.score(Reconstruction(images=images.expand_as(IMAGES)), TRUTH).value
+            for images in (torch.tensor(0.5), torch.tensor(0.25), public[:1])
+        ]
+        assert baseline == pytest.approx(max(tried) if metric.highest else min(tried))
+
+
+def test_public_images_of_another_shape_are_no_guess() -> None:
+    prior = blind_prior(TRUTH, rules=Rules(), frequencies=(1.0,), public=[torch.zeros(2, 3, 4, 4)])
+    assert scored(PSNR(), Reconstruction(images=IMAGES), TRUTH, prior).baseline > 0
 
 
 def test_equal_images_score_perfectly() -> None:

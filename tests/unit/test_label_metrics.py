@@ -1,14 +1,20 @@
+import itertools
+from collections.abc import Sequence
+
 import pytest
 import torch
 
+from fedsim.core.prior import Prior
 from fedsim.core.types import Reconstruction, Truth
+from fedsim.data.blind_batches import Rules, blind_batches
 from fedsim.metrics.irec import IRec
-from fedsim.metrics.label_counts import baseline_counts
+from fedsim.metrics.label_counts import restored, same_count, same_presence
 from fedsim.metrics.leacc import LeAcc
 from fedsim.metrics.lnacc import LnAcc
 
 # Classes 0, 0, 0, 1, 3 of four: counts 3, 1, 0, 1.
 TRUTH = Truth(round=1, client=0, images=torch.zeros(5, 1, 2, 2), labels=torch.tensor([0, 0, 1, 0, 3]))
+NATURAL = Rules()
 GUESS = Reconstruction(class_counts=torch.tensor([2, 2, 0, 1]))
 
 
@@ -18,13 +24,55 @@ def test_numbers_that_a_person_can_check() -> None:
     assert IRec().score(GUESS, TRUTH).value == pytest.approx(4 / 5)  # 2 + 1 + 0 + 1 of five
 
 
-def test_a_blind_guess_deals_the_average_to_every_class() -> None:
-    assert baseline_counts(5, 4).tolist() == [1, 1, 1, 1]
-    assert baseline_counts(24, 10).tolist() == [2] * 10
-    assert baseline_counts(128, 1000).tolist() == [0] * 1000
-    assert LeAcc().score(GUESS, TRUTH).baseline == 0.75
-    assert LnAcc().score(GUESS, TRUTH).baseline == 0.5
-    assert IRec().score(GUESS, TRUTH).baseline == pytest.approx(3 / 5)
+def test_labels_beyond_the_batch_cost() -> None:
+    everything = Reconstruction(class_counts=torch.tensor([5, 5, 5, 5]))
+    assert IRec().score(everything, TRUTH).value == pytest.approx(5 / 20)
+
+
+def blind(metric, classes: int, number: int, rules: Rules = NATURAL) -> list[int]:
+    """Return a metric's blind counts of a batch."""
+    frequencies = (1 / classes,) * classes
+    prior = Prior(num_examples=number, batches=blind_batches(rules, frequencies, number))
+    (guess,) = metric.blind(prior)
+    assert int(guess.class_counts.sum()) == number  # whatever pays best, it is a batch
+    return guess.class_counts.tolist()
+
+
+@pytest.mark.parametrize("metric", [LeAcc(), LnAcc(), IRec()])
+@pytest.mark.parametrize(("classes", "number"), [(2, 5), (5, 6)])
+@pytest.mark.parametrize("rules", [NATURAL, Rules(partition="dirichlet", alpha=0.3, clients=5)])
+def test_no_counts_do_better_without_a_gradient(metric, classes: int, number: int, rules: Rules) -> None:
+    drawn = blind_batches(rules, (1 / classes,) * classes, number)
+    agreement = {LeAcc: same_presence, LnAcc: same_count, IRec: restored}[type(metric)]
+
+    def mean(counts: Sequence[int]) -> float:
+        return float(agreement(torch.tensor(counts)[None], drawn).double().sum(dim=1).mean())
+
+    every = [c for c in itertools.product(range(number + 1), repeat=classes) if sum(c) == number]
+    assert mean(blind(metric, classes, number, rules)) == pytest.approx(max(map(mean, every)))
+
+
+def test_blind_counts_know_the_rules_of_the_federation() -> None:
+    assert sorted(blind(IRec(), 10, 17)) == [1, 1, 1, 2, 2, 2, 2, 2, 2, 2]
+    assert sum(count > 0 for count in blind(LnAcc(), 100, 17)) == 1  # most classes are absent: one takes all
+    assert max(blind(LnAcc(), 10, 30, Rules(labels="uniform"))) == 3
+    assert max(blind(LnAcc(), 10, 30, Rules(labels="repeated"))) == 30
+    dirichlet = Rules(partition="dirichlet", alpha=0.05, clients=10)
+    assert max(blind(LnAcc(), 10, 30, dirichlet)) == 30
+    two = blind_batches(Rules(partition="pathological", classes_per_client=2), (0.1,) * 10, 30)
+    assert int((two > 0).sum(dim=1).max()) == 2
+
+
+def test_frequencies_of_classes_are_known() -> None:
+    prior = Prior(num_examples=8, batches=blind_batches(NATURAL, (0.9, 0.1), 8))
+    (guess,) = IRec().blind(prior)
+    assert guess.class_counts.tolist() in ([8, 0], [7, 1])
+
+
+def test_a_sum_over_clients_is_drawn_client_by_client() -> None:
+    rules = Rules(partition="pathological", classes_per_client=1)
+    together = blind_batches(rules, (0.1,) * 10, 12, 3)
+    assert set(together[together > 0].tolist()) <= {4, 8, 12}
 
 
 def test_presence_alone_is_scored_as_presence_alone() -> None:

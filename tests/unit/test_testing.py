@@ -116,7 +116,7 @@ class Fixed(Metric):
     ("metric", "words"),
     [
         (Fixed(None), "expected a score"),
-        (Fixed(Score(metric="own", value=1.0)), "a baseline"),
+        (Fixed(Score(metric="own", value=1.0)), "better than blind guesses, got 1.0 and 1.0"),
         (Fixed(Score(metric="other", value=1.0, baseline=0.0)), "named own, got other"),
         (Fixed(Score(metric="own", value=1.0, baseline=0.0), always=True), "None for a guess"),
     ],

@@ -27,6 +27,8 @@ from fedsim.models.last_linear import last_linear_name
 class ILRGPublic(Attack):
     """Class counts with probabilities measured on public images, along the path of the update."""
 
+    public: PublicImages
+
     def __init__(self, *, public: PublicImages, labelled: bool = True, points: int = 10) -> None:
         """Set the public images, whether to use their labels, and the points along a path of local steps."""
         self.public = public

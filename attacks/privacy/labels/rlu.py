@@ -27,6 +27,8 @@ from fedsim.models.last_linear import last_linear_name
 class RLU(Attack):
     """Class counts by least squares, with confidences simulated over the local steps."""
 
+    public: PublicImages
+
     def __init__(
         self, *, public: PublicImages, samples: int = 200, iterations: int = 3, seed: int = 0
     ) -> None:

@@ -1,0 +1,42 @@
+"""What a server can say of a private batch before it sees a gradient: every score's baseline comes of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedsim.core.types import Reconstruction
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Prior:
+    """What is known of one batch without its gradient. Nothing in it comes from the truth but the size.
+
+    images, embeddings, probabilities: guesses to try, each one tensor; a single row stands for all.
+    """
+
+    num_examples: int
+    batches: Tensor  # (S, num_classes): class counts of batches as the federation's rules would draw them
+    images: Sequence[Tensor] = ()  # (1 or N, C, H, W): grey, the task's mean, a public mean, public images
+    embeddings: Sequence[Tensor] = ()  # of public images, in the form that the guess has
+    embedding_layer: str | None = None  # as in Reconstruction
+    probabilities: Sequence[Tensor] = ()
+
+    def guesses(self) -> list[Reconstruction]:
+        """Return blind guesses of everything; a metric takes those that it can score."""
+        return [
+            *(Reconstruction(images=self._for_all(images)) for images in self.images),
+            *(
+                Reconstruction(
+                    embeddings=self._for_all(rows) if self.embedding_layer else rows,
+                    embedding_layer=self.embedding_layer,
+                )
+                for rows in self.embeddings
+            ),
+            *(Reconstruction(probabilities=rows) for rows in self.probabilities),
+        ]
+
+    def _for_all(self, rows: Tensor) -> Tensor:
+        if len(rows) == 1:
+            return rows.expand(self.num_examples, *rows.shape[1:])
+        return rows[: self.num_examples]

@@ -1,0 +1,105 @@
+"""A guess joined with its truth, and beside it what a server could have said without the gradient."""
+
+import copy
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from fedsim.attacks.privacy.labels.last_layer import class_means
+from fedsim.core.prior import Prior
+from fedsim.core.types import Observation, PublicImages, Reconstruction, Truth
+from fedsim.data.blind_batches import Rules, blind_batches, rules_of
+from fedsim.data.public import drawn
+from fedsim.metrics.image_matching import GREY
+from fedsim.models.batch_norm import set_batch_norm
+from fedsim.models.last_linear import last_linear_name, layer_inputs
+
+if TYPE_CHECKING:
+    from fedsim.lab.experiment import Experiment
+
+PUBLIC = 200  # of the server's test images, which it has to watch training with
+
+
+def prior_of(experiment: "Experiment", observation: Observation, truth: Truth) -> Prior:
+    """Return what a server knows of a batch without its gradient: rules, task, its own test images."""
+    public, frequencies = server_images(experiment)
+    given = experiment.attack.public  # what an attack has beside the gradient counts, too
+    return blind_prior(
+        truth,
+        rules=rules_of(experiment.federation),
+        frequencies=frequencies,
+        clients=len(observation.clients or (observation.client,)),
+        mean=experiment.task.mean,
+        public=[public.images, *([] if given is None else [given.images])],
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def server_images(experiment: "Experiment") -> tuple[PublicImages, tuple[float, ...]]:
+    """Return some of the server's test images, and how frequent each class is among all of them."""
+    counts = experiment.test.labels.bincount(minlength=experiment.task.num_classes)
+    frequencies = tuple((counts.double() / counts.sum()).tolist())
+    return drawn(experiment.test, PUBLIC), frequencies
+
+
+def blind_prior(
+    truth: Truth,
+    *,
+    rules: Rules,
+    frequencies: tuple[float, ...],
+    clients: int = 1,
+    mean: Sequence[float] = (GREY,),
+    public: Sequence[Tensor] = (),
+) -> Prior:
+    """Return the prior of a batch of this size: pictures and counts that need no gradient."""
+    shape, number = truth.images.shape[1:], len(truth.labels)
+    pictures = [torch.tensor(level).reshape(1, -1, 1, 1).expand(1, *shape) for level in ((GREY,), mean)]
+    for images in public:
+        if images.shape[1:] == shape:
+            pictures += [images.mean(dim=0, keepdim=True), images]
+    return Prior(
+        num_examples=number, batches=blind_batches(rules, frequencies, number, clients), images=pictures
+    )
+
+
+def with_features(model: nn.Module, observation: Observation, guess: Reconstruction, truth: Truth) -> Truth:
+    """Add what the model sent makes of the private batch, where the guess is of that."""
+    if guess.embeddings is None and guess.probabilities is None:
+        return truth
+    batch = len(truth.images) // (observation.local_steps or 1)  # BatchNorm may look at whole batches
+    embeddings, probabilities = _features(model, observation, guess, truth.images, max(1, batch))
+    return dataclasses.replace(truth, embeddings=embeddings, probabilities=probabilities)
+
+
+def with_public_features(
+    prior: Prior, experiment: "Experiment", observation: Observation, guess: Reconstruction
+) -> Prior:
+    """Add what the model sent makes of the server's own images, in the guess's form, and of nothing."""
+    if guess.embeddings is None and guess.probabilities is None:
+        return prior
+    public, _ = server_images(experiment)
+    found = _features(experiment.model, observation, guess, public.images, len(public.images))
+    classes, features = experiment.task.num_classes, found[0].shape[1]
+    embeddings, probabilities = (class_means(rows, public.labels, classes) for rows in found)
+    by_example = [found[0], found[0].mean(dim=0, keepdim=True), torch.zeros(1, features)]
+    return dataclasses.replace(
+        prior,
+        embeddings=by_example if guess.embedding_layer else [embeddings, torch.ones(classes, features)],
+        embedding_layer=guess.embedding_layer,
+        probabilities=[probabilities, torch.ones(classes, classes)],
+    )
+
+
+def _features(
+    model: nn.Module, observation: Observation, guess: Reconstruction, images: Tensor, batch: int
+) -> tuple[Tensor, Tensor]:
+    """Return what enters the guess's layer, and the softmax, of images at the weights sent."""
+    model, (channels, height, width) = copy.deepcopy(model), images.shape[1:]
+    layer = guess.embedding_layer or last_linear_name(model, (channels, height, width))
+    set_batch_norm(model, observation.batch_norm)
+    embeddings, logits = layer_inputs(model, layer, observation.sent, images, batch)
+    return embeddings, logits.softmax(dim=1)
