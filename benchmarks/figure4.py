@@ -2,7 +2,7 @@
 
 Batches of 16 (classes repeat), Inverting Gradients with three kinds of labels: `shared` (one label vector
 searched for the whole batch, the paper's baseline), `joint` (a label vector for each image), `restored`
-(iLRG, dealt out).
+(iLRG, dealt out); and `blind`, the best picture that needs no gradient.
 The paper: FCN-3/MNIST 13.98 -> 20.02 dB, ResNet-18/CIFAR-100 10.34 -> 18.21 dB, recomputed from its images.
 python benchmarks/figure4.py [--batches 10] [--models fcn3 lenet5 resnet18]
 """
@@ -18,6 +18,8 @@ from fedsim.config import build
 from fedsim.config.compose import compose
 from fedsim.core.training import batch_gradient
 from fedsim.core.types import Observation, Truth
+from fedsim.lab.scoring import prior_of
+from fedsim.metrics.baselines import scored
 from fedsim.metrics.psnr import PSNR
 
 SETTINGS = {  # data, iterations, share of the batches: a step on ResNet-18 takes seconds
@@ -49,7 +51,7 @@ def main() -> None:
     for name in chosen.models:
         set_name, iterations, share = SETTINGS[name]
         number = max(2, round(share * chosen.batches))
-        scores: dict[str, list[float]] = {kind: [] for kind in KINDS}
+        scores, blind = {kind: list[float]() for kind in KINDS}, dict[int, float]()
         for seed in range(number):
             for kind, overrides in KINDS.items():
                 common = [f"model={name}", f"data={set_name}", f"seed={seed}", "name=benchmark"]
@@ -69,11 +71,14 @@ def main() -> None:
                     num_examples=16,
                 )
                 guess = experiment.attack.run(model, experiment.task, [seen])
-                score = PSNR().score(guess, Truth(round=1, client=0, images=images, labels=labels))
+                truth = Truth(round=1, client=0, images=images, labels=labels)
+                score = scored(PSNR(), guess, truth, prior_of(experiment, seen, truth))
                 assert score is not None
+                assert score.baseline is not None
                 scores[kind].append(score.value)
+                blind[seed] = score.baseline
         print(f"{name} on {set_name}, {iterations} iterations, {number} batches of 16: PSNR in dB")
-        for kind, values in scores.items():
+        for kind, values in (scores | {"blind": list(blind.values())}).items():
             print(f"  {kind:9} {interval(values)}")
         for other in ("shared", "joint"):
             gains = [mine - theirs for mine, theirs in zip(scores["restored"], scores[other], strict=True)]

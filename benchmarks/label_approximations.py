@@ -8,12 +8,13 @@ errors. Cosines stay low with ten classes: a class whose bias gradient nearly ca
 """
 
 import torch
-from labels import trained_lenet5
+from labels import trained
 from torch import Tensor
 from torch.nn import functional
 
 from fedsim.data.cifar10_small import cifar10_small
 from fedsim.models.last_linear import last_features
+from fedsim.models.lenet5 import lenet5
 
 BATCHES, SIZE = 20, 24
 
@@ -29,7 +30,7 @@ def main() -> None:
     torch.set_num_threads(1)
     data = cifar10_small()
     for steps in (0, 300, 1000):
-        model, random = trained_lenet5(data, steps, 0), torch.Generator().manual_seed(0)
+        model, random = trained(data, lenet5, steps, 0), torch.Generator().manual_seed(0)
         weights = {name: p.detach() for name, p in model.named_parameters()}
         kept: dict[str, list[Tensor]] = {}
         for _ in range(BATCHES):

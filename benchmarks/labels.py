@@ -1,14 +1,20 @@
 """Label restoration against its bars: every method, large batches, defences, trained models, many classes.
 
-Prints one table a question, each beside the figure to meet. Fresh batch each repetition, evaluation mode,
-normalised inputs, as in Ma et al. (ICLR 2023). CPU seconds, one thread. About ten minutes in all.
+    python benchmarks/labels.py [table_one | large_batches | under_defences | trained_models | many_classes]
+
+Prints one table a question, each beside the figure to meet, and beside the best counts that need no gradient
+("blind"). Every figure is the lowest and the highest of five or more initialisations, each the mean over its
+batches. Fresh batch each repetition, evaluation mode, normalised inputs, as in Ma et al. (ICLR 2023). CPU
+seconds, one thread. About fifteen minutes in all.
 """
 
 import copy
 import math
 import resource
+import sys
 import time
 from collections.abc import Callable
+from statistics import fmean
 
 import torch
 from torch import Tensor, nn
@@ -28,12 +34,15 @@ from fedsim.core.randomness import generator
 from fedsim.core.training import batch_gradient
 from fedsim.core.types import Observation, Reconstruction, Task, Truth
 from fedsim.data.batches import batch_indices
+from fedsim.data.blind_batches import Rules
 from fedsim.data.cifar10_small import cifar10_small
 from fedsim.data.images import Dataset
 from fedsim.data.mnist_small import mnist_small
 from fedsim.data.public import public_images
 from fedsim.defenses.privacy.noise import Noise
 from fedsim.defenses.privacy.sparsify import Sparsify
+from fedsim.lab.scoring import blind_prior
+from fedsim.metrics.baselines import scored
 from fedsim.metrics.irec import IRec
 from fedsim.metrics.leacc import LeAcc
 from fedsim.metrics.lnacc import LnAcc
@@ -57,6 +66,36 @@ def observe(model: nn.Module, images: Tensor, labels: Tensor, defense: Defense, 
     )
 
 
+Scores = dict[str, list[float]]  # of every attack, and blind, one figure a seed
+
+
+def score(
+    attacks: dict[str, Attack],
+    model: nn.Module,
+    task: Task,
+    seen: Observation,
+    metric: str,
+    drawn: Rules,
+    labels: Tensor,
+) -> dict[str, float]:
+    """Return every attack's score of one observation, and that of the best counts without it."""
+    truth = Truth(round=1, client=0, images=torch.zeros(len(labels), 1, 1, 1), labels=labels)
+    prior = blind_prior(truth, rules=drawn, frequencies=(1 / task.num_classes,) * task.num_classes)
+    found, blind = dict[str, float](), math.nan
+    for name, attack in attacks.items():
+        got = scored(METRICS[metric], attack.run(model, task, [seen]), truth, prior)
+        found[name], blind = (math.nan, blind) if got is None else (got.value, got.baseline or 0.0)
+    return found | {"blind": blind}
+
+
+def means(scores: list[dict[str, float]]) -> dict[str, float]:
+    return {name: fmean(one[name] for one in scores) for name in scores[0]}
+
+
+def by_name(seeds: list[dict[str, float]]) -> Scores:
+    return {name: [seed[name] for seed in seeds] for name in seeds[0]}
+
+
 def measure(
     attacks: dict[str, Attack],
     data: Dataset,
@@ -68,12 +107,12 @@ def measure(
     defense: Defense | None = None,
     initialisations: int = 5,
     batches: int = 20,
-) -> dict[str, float]:
-    """Return the mean score of every attack over initialisations x batches."""
-    totals = dict.fromkeys(attacks, 0.0)
+) -> Scores:
+    """Return the mean score of every attack over batches, for each initialisation."""
+    seeds = []
     for seed in range(initialisations):
         torch.manual_seed(seed)
-        model = make(data.task).eval()
+        model, scores = make(data.task).eval(), []
         for batch in range(batches):
             indices = batch_indices(
                 data.train.labels,
@@ -87,15 +126,14 @@ def measure(
             )
             images, labels = data.train.batch(indices), data.train.labels[indices]
             seen = observe(model, images, labels, defense or Defense(), 1000 * seed + batch)
-            truth = Truth(round=1, client=0, images=images, labels=labels)
-            for name, attack in attacks.items():
-                score = METRICS[metric].score(attack.run(model, data.task, [seen]), truth)
-                totals[name] += math.nan if score is None else score.value
-    return {name: total / (initialisations * batches) for name, total in totals.items()}
+            scores.append(score(attacks, model, data.task, seen, metric, Rules(labels=layout), labels))
+        seeds.append(means(scores))
+    return by_name(seeds)
 
 
-def show(title: str, scores: dict[str, float], bar: str = "") -> None:
-    print(f"  {title:<34}", "  ".join(f"{name} {value:.3f}" for name, value in scores.items()), f"  [{bar}]")
+def show(title: str, scores: Scores, bar: str = "") -> None:
+    figures = (f"{name} {min(found):.3f}..{max(found):.3f}" for name, found in scores.items())
+    print(f"  {title:<34}", "  ".join(figures), f"  [{bar}]" if bar else "", flush=True)
 
 
 def table_one(mnist: Dataset, cifar: Dataset) -> None:
@@ -122,7 +160,7 @@ def large_batches(cifar: Dataset) -> None:
         show(f"K={size}", measure(attacks, cifar, lenet5, size, batches=10), bar)
     show("one image a class", measure(attacks, cifar, lenet5, 10, layout="one_per_class"), "pooled >= .95")
     for size in (24, 128, 648):
-        scores = measure(attacks, cifar, lenet5, size, layout="extreme", initialisations=3, batches=5)
+        scores = measure(attacks, cifar, lenet5, size, layout="extreme", batches=5)
         show(f"1 : K-2 : 1, K={size}", scores, "exact")
 
 
@@ -141,10 +179,10 @@ def under_defences(cifar: Dataset) -> None:
         show(name, measure(attacks, cifar, lenet5, 24, defense=defense, initialisations=10), bar)
 
 
-def trained_lenet5(data: Dataset, steps: int, seed: int) -> nn.Module:
+def trained(data: Dataset, make: Callable[[Task], nn.Module], steps: int, seed: int) -> nn.Module:
     """Train centrally: plain SGD, learning rate .05, batches of 64."""
     torch.manual_seed(seed)
-    model, random = lenet5(data.task).eval(), torch.Generator().manual_seed(seed)
+    model, random = make(data.task).eval(), torch.Generator().manual_seed(seed)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for _ in range(steps):
         indices = torch.randint(len(data.train.labels), (64,), generator=random)
@@ -153,6 +191,18 @@ def trained_lenet5(data: Dataset, steps: int, seed: int) -> nn.Module:
         loss.backward()
         optimizer.step()
     return model
+
+
+def accuracy(data: Dataset, model: nn.Module) -> float:
+    with torch.no_grad():
+        logits = model(data.test.batch(torch.arange(len(data.test.labels))))
+    return float((logits.argmax(dim=1) == data.test.labels).double().mean())
+
+
+def iid_batch(data: Dataset, size: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw a batch of all training images alike."""
+    indices = torch.randint(len(data.train.labels), (size,), generator=random)
+    return data.train.batch(indices), data.train.labels[indices]
 
 
 def dirichlet_batch(data: Dataset, size: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -187,32 +237,45 @@ def local_update(model: nn.Module, batches: list[tuple[Tensor, Tensor]], rate: f
     )
 
 
-def trained_models(cifar: Dataset) -> None:
-    print("Trained LeNet-5/CIFAR-10, K=64 a step, Dirichlet .5, IRec")
-    public = public_images(data=cifar)
-    attacks: dict[str, Attack] = {
-        "ilrg": ILRG(),
-        "paper": PAPER,
-        "rlu": RLU(public=public),
-        "public": ILRGPublic(public=public),
-    }
-    for steps, local_steps, rate, bar in (
-        (300, 1, 0.05, ""),
-        (1000, 1, 0.05, "public >= .85"),
-        (1000, 10, 0.05, "public > ilrg, rlu"),
-        (1000, 10, 0.01, "public > ilrg, rlu"),
-    ):
-        totals = dict.fromkeys(attacks, 0.0)
-        for seed in range(3):
-            model, random = trained_lenet5(cifar, steps, seed), torch.Generator().manual_seed(seed)
+DIRICHLET = Rules(partition="dirichlet", alpha=0.5, clients=1000)  # so many: class shares are Dirichlet
+
+
+def trained_models(mnist: Dataset, cifar: Dataset) -> None:
+    """Where no figure is above the blind one, label restoration is no better than guessing."""
+    print("Trained models, IRec; test accuracy in brackets")
+    cases = [
+        *(
+            ("fcn3/mnist", mnist, fcn3, steps, 1, drawn, 24)
+            for steps in (100, 1000)
+            for drawn in ("iid", "dir")
+        ),
+        *(
+            ("lenet5/cifar10", cifar, lenet5, steps, 1, drawn, 64)
+            for steps in (300, 1000)
+            for drawn in ("iid", "dir")
+        ),
+        *(("lenet5/cifar10", cifar, lenet5, 1000, 10, drawn, 64) for drawn in ("iid", "dir")),
+    ]
+    for name, data, make, steps, local_steps, drawn, size in cases:
+        public, seeds, reached = public_images(data=data), [], []
+        attacks: dict[str, Attack] = {
+            "ilrg": ILRG(),
+            "paper": PAPER,
+            "rlu": RLU(public=public),
+            "public": ILRGPublic(public=public),
+        }
+        draw, rules = (iid_batch, Rules()) if drawn == "iid" else (dirichlet_batch, DIRICHLET)
+        for seed in range(5):
+            model, random = trained(data, make, steps, seed), torch.Generator().manual_seed(seed)
+            reached.append(accuracy(data, model))
+            scores = []
             for _ in range(10):
-                batches = [dirichlet_batch(cifar, 64, random) for _ in range(local_steps)]
-                labels = torch.cat([label for _, label in batches])
-                truth = Truth(round=1, client=0, images=torch.zeros(len(labels), 1, 1, 1), labels=labels)
-                seen = local_update(model, batches, rate)
-                for name, attack in attacks.items():
-                    totals[name] += IRec().score(attack.run(model, cifar.task, [seen]), truth).value / 30
-        show(f"{steps} steps, {local_steps} local at {rate}", totals, bar)
+                batches = [draw(data, size, random) for _ in range(local_steps)]
+                labels, seen = torch.cat([label for _, label in batches]), local_update(model, batches, 0.05)
+                scores.append(score(attacks, model, data.task, seen, "irec", rules, labels))
+            seeds.append(means(scores))
+        title = f"{name} {steps} ({min(reached):.2f}..{max(reached):.2f}), {local_steps} x {size} {drawn}"
+        show(title, by_name(seeds))
 
 
 def head_problem(classes: int, features: int = 512, size: int = 128) -> tuple[nn.Module, Task, Observation]:
@@ -266,11 +329,15 @@ def many_classes() -> None:
 def main() -> None:
     torch.set_num_threads(1)
     mnist, cifar = mnist_small(), cifar10_small()
-    many_classes()
-    table_one(mnist, cifar)
-    large_batches(cifar)
-    under_defences(cifar)
-    trained_models(cifar)
+    parts: dict[str, Callable[[], None]] = {
+        "many_classes": many_classes,
+        "table_one": lambda: table_one(mnist, cifar),
+        "large_batches": lambda: large_batches(cifar),
+        "under_defences": lambda: under_defences(cifar),
+        "trained_models": lambda: trained_models(mnist, cifar),
+    }
+    for name in sys.argv[1:] or parts:
+        parts[name]()
 
 
 if __name__ == "__main__":
