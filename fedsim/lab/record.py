@@ -1,6 +1,7 @@
 """What every command leaves in its run folder, however it ends: log, status, summary, report."""
 
 import logging
+import os
 import platform
 import time
 import traceback
@@ -8,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
+
+import torch
 
 from fedsim.core.errors import FedsimError, in_words
 from fedsim.core.version import __version__
@@ -31,8 +34,8 @@ def recorded(
 ) -> Iterator[None]:
     """Log to the run folder, and write report and summary however the block ends.
 
-    summarise: what the summary says beside name, status, seconds and versions. The run is "running" from the
-    first write on and "complete" by the last: whoever dies leaves the truth.
+    summarise: what the summary says beside name, status, seconds and circumstances. The run is "running" from
+    the first write on and "complete" by the last: whoever dies leaves the truth.
     """
     with folder.claimed(), logged(folder.path):
         started, standing = time.perf_counter(), Standing(Status.RUNNING)
@@ -55,7 +58,7 @@ def recorded(
             raise
         finally:
             seconds = round(time.perf_counter() - started, 3)
-            summary = {"name": name, **standing.fields, **summarise(), "seconds": seconds, **_versions()}
+            summary = {"name": name, **standing.fields, **summarise(), "seconds": seconds, **_circumstances()}
             try:
                 finish(folder, summary, keep)
             except Exception as error:  # must not hide what ended the run
@@ -85,6 +88,16 @@ def record_failure(folder: RunFolder, kind: str, config_text: str, error: Except
         folder.write_summary({"name": folder.path.name, **failed.fields, "metrics": {}})
 
 
-def _versions() -> dict[str, dict[str, str]]:
+def _circumstances() -> dict[str, Any]:
+    """Return what the last digits of a figure depend on beside the config: versions, kernels, threads."""
     own = {"fedsim": __version__, "python": platform.python_version()}
-    return {"versions": own | {name: version(name) for name in LIBRARIES}}
+    kernels = torch.backends.cpu.get_cpu_capability()  # that torch chose, or ATEN_CPU_CAPABILITY
+    return {
+        "versions": own | {name: version(name) for name in LIBRARIES},
+        "machine": {
+            "processor": platform.machine(),
+            "instructions": kernels,
+            "convolutions": os.environ.get("ONEDNN_MAX_CPU_ISA", "all"),
+            "threads": torch.get_num_threads(),
+        },
+    }

@@ -28,6 +28,8 @@ def test_a_run_folder_holds_everything(play_small) -> None:
     assert set(summary["baseline"]) == {"leacc", "lnacc", "irec"}
     assert (summary["rounds"], summary["clients"], summary["seed"], summary["faults"]) == (2, 3, 0, 0)
     assert {"fedsim", "torch", "flwr"} <= set(summary["versions"])
+    assert summary["machine"]["threads"] == 1
+    assert summary["machine"]["instructions"] == torch.backends.cpu.get_cpu_capability()
     seen = list(folder.observations())
     assert [(o.round, o.client) for o in seen] == [(r, c) for r in (1, 2) for c in range(3)]
     assert all(o.num_examples == 6 and o.loss > 0 and o.learning_rate is None for o in seen)
