@@ -187,7 +187,7 @@ def signals(number: int, into: Path, first: int = 0) -> None:
             os.killpg(process.pid, number_sent) if number_sent == signal.SIGINT else process.send_signal(
                 number_sent
             )
-        process.wait(60)
+        process.wait(300)  # it may have much to write on a busy machine
         deadline = time.monotonic() + LEFT_AFTER
         while (left := [*processes_of(mark), *(into / "tmp").iterdir()]) and time.monotonic() < deadline:
             time.sleep(0.1)
