@@ -39,10 +39,11 @@ def experiment(config: DictConfig) -> Experiment:
 
 def _experiment(config: DictConfig) -> Experiment:
     check_top_level(config)
-    check_public_images(config)
     data, defenses = dataset_of(config), members(config.defense, Defense, "defense")
     config, rules = _by_the_rules(config, defenses)
     config_text, model = OmegaConf.to_yaml(config), model_of(config, data.task)
+    attack = of_type(instance(config.attack, "attack"), Attack, "attack")
+    check_public_images(attack, data.train)
     return fitting(
         Experiment(
             name=str(config.name),
@@ -56,7 +57,7 @@ def _experiment(config: DictConfig) -> Experiment:
             first_scale=largest_entry(dict(model.named_parameters())),
             federation=rules,
             engine=instance(config.engine, "engine"),
-            attack=of_type(instance(config.attack, "attack"), Attack, "attack"),
+            attack=attack,
             attack_name=str(config.choices.attack),
             metrics=members(config.metric, Metric, "metric"),
             defenses=defenses,  # to describe the run; clients build their own

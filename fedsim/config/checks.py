@@ -1,13 +1,18 @@
 """What configs and experiments must fulfil before anything runs; every complaint names a remedy."""
 
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import torch
 from omegaconf import DictConfig, OmegaConf
+from torch import Tensor, nn
 
 from fedsim.core.errors import FedsimError
-from fedsim.core.interfaces import Defense
+from fedsim.core.interfaces import Attack, Defense
 from fedsim.core.settings import listed, number, one_of, optional, switch, whole, word
+from fedsim.core.types import PublicImages
+from fedsim.data.images import Images
+from fedsim.data.public import number_owned
 from fedsim.lab.experiment import Experiment
 
 PRECISIONS = ("float32", "float64", "bfloat16", "float16")
@@ -32,18 +37,31 @@ def check_top_level(config: DictConfig) -> None:
         raise FedsimError("device=cuda: torch finds no GPU here. Remedy: device=cpu.")
 
 
-def check_public_images(config: DictConfig) -> None:
+def check_public_images(attack: Attack, train: Images) -> None:
     """Refuse public images that are the clients' own: the attack would be given what it is scored on."""
-    public = config.attack.get("public")
-    if (
-        isinstance(public, DictConfig)
-        and public.get("split") == "train"
-        and public.get("data") == config.data
-    ):
-        raise FedsimError(
-            "attack.public.split=train: the clients own the training split of this data set. "
-            "Remedy: attack.public.split=test, or another attack.public.data."
-        )
+    for public in _public_images(attack, set()):
+        if owned := number_owned(public, train):
+            raise FedsimError(
+                f"attack.public: the clients own the training split of their data set, and {owned} of the "
+                f"{len(public.labels)} public images are in it. "
+                "Remedy: attack.public.split=test, or another attack.public.data."
+            )
+
+
+def _public_images(part: object, visited: set[int]) -> Iterator[PublicImages]:
+    """Find the public images of a part and of the parts within it."""
+    if id(part) in visited or isinstance(part, (Tensor, nn.Module, type)):
+        return
+    visited.add(id(part))
+    if isinstance(part, PublicImages):
+        yield part
+    elif isinstance(part, Mapping):
+        yield from _public_images(tuple(part.values()), visited)
+    elif isinstance(part, (list, tuple)):
+        for within in part:
+            yield from _public_images(within, visited)
+    elif hasattr(part, "__dict__"):
+        yield from _public_images(tuple(vars(part).values()), visited)
 
 
 def check_proof(config: DictConfig) -> None:

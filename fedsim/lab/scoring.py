@@ -13,7 +13,7 @@ from fedsim.attacks.privacy.labels.last_layer import class_means
 from fedsim.core.prior import Prior
 from fedsim.core.types import Observation, PublicImages, Reconstruction, Truth
 from fedsim.data.blind_batches import Rules, blind_batches, rules_of
-from fedsim.data.public import drawn
+from fedsim.data.public import labelled, shuffled
 from fedsim.metrics.image_matching import GREY
 from fedsim.models.batch_norm import set_batch_norm
 from fedsim.models.last_linear import last_linear_name, layer_inputs
@@ -43,7 +43,7 @@ def server_images(experiment: "Experiment") -> tuple[PublicImages, tuple[float, 
     """Return some of the server's test images, and how frequent each class is among all of them."""
     counts = experiment.test.labels.bincount(minlength=experiment.task.num_classes)
     frequencies = tuple((counts.double() / counts.sum()).tolist())
-    return drawn(experiment.test, PUBLIC), frequencies
+    return labelled(experiment.test, shuffled(experiment.test)[:PUBLIC]), frequencies
 
 
 def blind_prior(

@@ -173,12 +173,6 @@ def test_a_replay_keeps_the_runs_own_attack_but_for_what_is_named(play_small) ->
     assert (config.choices.data, config.federation.clients) == ("synthetic", 3)
 
 
-def test_the_clients_own_images_are_no_public_images(small) -> None:
-    small("attack=ilrg_public")
-    with pytest.raises(FedsimError, match=r"the clients own the training split.*Remedy"):
-        small("attack=ilrg_public", "attack.public.split=train")
-
-
 def test_an_earlier_run_is_never_written_over(play_small) -> None:
     play_small()
     with pytest.raises(FedsimError, match=r"already holds a run.*Remedy"):

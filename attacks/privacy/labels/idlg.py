@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from fedsim.attacks.privacy.labels.last_layer import last_layer
+from fedsim.attacks.privacy.labels.last_layer import received_layer
 from fedsim.core.interfaces import Attack
 from fedsim.core.types import Observation, Reconstruction, Task
 from fedsim.models.last_linear import last_linear_name
@@ -27,5 +27,5 @@ class IDLG(Attack):
     def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
         """Restore which classes are in the observed batch."""
         started = time.perf_counter()
-        row_sums = last_layer(model, task, observations[-1], up_to_scale=True).weight_gradient.sum(dim=1)
+        row_sums = received_layer(model, task, observations[-1], up_to_scale=True).weight_gradient.sum(dim=1)
         return Reconstruction(class_presence=row_sums < 0, seconds=time.perf_counter() - started)

@@ -19,7 +19,7 @@ from scipy.sparse.linalg import LinearOperator, lsqr
 from torch import Tensor, nn
 
 from fedsim.attacks.privacy.labels.counts import nearest_counts, whole_counts
-from fedsim.attacks.privacy.labels.last_layer import LastLayer, last_layer
+from fedsim.attacks.privacy.labels.last_layer import LastLayer, last_layer, named_classes
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack
 from fedsim.core.settings import number, one_of
@@ -35,9 +35,9 @@ class ILRG(Attack):
     def __init__(
         self, *, max_amplification: float = 5.0, rounding: str = "repair", classes: Attack | None = None
     ) -> None:
-        """Set how far a quotient may extrapolate (inf: the paper's way), and how counts become whole.
+        """Set how far a quotient may extrapolate (inf: however far), and how counts become whole.
 
-        rounding: `repair` (whole counts that sum to the batch size) or `nearest` (the paper's).
+        rounding: `repair` (whole counts that sum to the batch size) or `nearest` (each by itself).
         classes: an attack whose class presence restricts the unknowns, such as GradInversion.
         """
         self.max_amplification = number("attack.max_amplification", max_amplification, least=1, infinite=True)
@@ -56,12 +56,7 @@ class ILRG(Attack):
         probabilities = class_probabilities(embeddings, layer)
         present = None
         if self.classes is not None:
-            present = self.classes.run(model, task, observations).class_presence
-            if present is None or not bool(present.any()):
-                raise FedsimError(
-                    f"attack.classes: {type(self.classes).__name__} names no class to restrict to. "
-                    "Remedy: attack.classes=null."
-                )
+            present = named_classes(self.classes, model, task, observations)
         proportions, residual = solve_proportions(probabilities, layer.bias_gradient, present)
         if self.rounding == "nearest" and layer.num_examples is not None:
             counts = nearest_counts(proportions, layer.num_examples)

@@ -51,7 +51,7 @@ class ILRGPublic(Attack):
         probabilities = torch.zeros(task.num_classes, task.num_classes, dtype=torch.float64)
         for share in shares:
             weights = {name: sent + share * seen.received[name] for name, sent in seen.sent.items()}
-            embeddings, logits = public_outputs(model, task, weights if share else seen.sent, self.public)
+            embeddings, logits = public_outputs(model, task, seen, weights, self.public)
             probabilities += class_means(logits.softmax(dim=1), labels, task.num_classes) / len(shares)
         bias_gradient = layer.bias_gradient
         if not bias_gradient.any():  # kept back: G is nearly g mu^T, and the public images know mu

@@ -1,14 +1,19 @@
 """What every label attack reads: the last linear layer and its gradient."""
 
+import copy
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from fedsim.attacks.privacy.claims import checked, gradient_factor
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Attack
 from fedsim.core.types import Observation, PublicImages, Task, Weights
-from fedsim.models.last_linear import last_features, last_linear_name
+from fedsim.models.batch_norm import set_batch_norm
+from fedsim.models.last_linear import last_linear_name, layer_inputs
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -22,32 +27,51 @@ class LastLayer:
     num_examples: int | None  # K; None: not disclosed
 
 
-def last_layer(
+def received_layer(
     model: nn.Module, task: Task, observation: Observation, *, up_to_scale: bool = False
 ) -> LastLayer:
-    """Read the last linear layer and its mean gradient out of an observation.
+    """Read the last linear layer and its mean gradient out of an observation, as they came.
 
     up_to_scale: signs are enough, so an update needs neither learning rate nor number of steps.
     """
     name = last_linear_name(model, task.input_shape)
     scale = _gradient_scale(checked(observation), up_to_scale)
     weight, bias = f"{name}.weight", f"{name}.bias"
-    weight_gradient = observation.received[weight].double() * scale
-    bias_gradient = restore_removed(observation.received[bias].double() * scale, weight_gradient)
-    if observation.defense is not None:
-        bias_gradient = without_noise(
-            bias_gradient,
-            weight_gradient,
-            observation.defense.deviation(observation.received[bias]) * abs(scale),
-            observation.defense.deviation(observation.received[weight]) * abs(scale),
-        )
     return LastLayer(
         weight=observation.sent[weight].double(),
         bias=observation.sent[bias].double(),
-        weight_gradient=weight_gradient,
-        bias_gradient=bias_gradient,
+        weight_gradient=observation.received[weight].double() * scale,
+        bias_gradient=observation.received[bias].double() * scale,
         num_examples=observation.num_examples,
     )
+
+
+def last_layer(model: nn.Module, task: Task, observation: Observation) -> LastLayer:
+    """Read the last linear layer and its mean gradient, with what a defence took of the bias put right."""
+    layer = received_layer(model, task, observation)
+    bias_gradient = restore_removed(layer.bias_gradient, layer.weight_gradient)
+    if observation.defense is not None:
+        name, scale = last_linear_name(model, task.input_shape), abs(_gradient_scale(observation, False))
+        bias_gradient = without_noise(
+            bias_gradient,
+            layer.weight_gradient,
+            observation.defense.deviation(observation.received[f"{name}.bias"]) * scale,
+            observation.defense.deviation(observation.received[f"{name}.weight"]) * scale,
+        )
+    return replace(layer, bias_gradient=bias_gradient)
+
+
+def named_classes(
+    attack: Attack, model: nn.Module, task: Task, observations: Sequence[Observation]
+) -> Tensor:
+    """Return the classes that another attack says are there, as a mask."""
+    present = attack.run(model, task, observations).class_presence
+    if present is None or not bool(present.any()):
+        raise FedsimError(
+            f"attack.classes: {type(attack).__name__} names no class to restrict to. "
+            "Remedy: attack.classes=null."
+        )
+    return present
 
 
 def restore_removed(bias_gradient: Tensor, weight_gradient: Tensor) -> Tensor:
@@ -93,10 +117,21 @@ def without_noise(
 
 
 def public_outputs(
-    model: nn.Module, task: Task, weights: Weights, public: PublicImages
+    model: nn.Module, task: Task, seen: Observation, weights: Weights, public: PublicImages
 ) -> tuple[Tensor, Tensor]:
-    """Return the embeddings (N, m) and logits (N, C) of public images at these weights, in float64."""
-    embeddings, logits = last_features(model, task.input_shape, weights, public.images)
+    """Return the embeddings (N, m) and logits (N, C) of public images at these weights, in float64.
+
+    Where the client's BatchNorm saw the private batch's own statistics, the images come in batches of about
+    that size, so that theirs are as far from the mean and as spread.
+    """
+    own, images = copy.deepcopy(model), public.images
+    set_batch_norm(own, seen.batch_norm)
+    size = 250
+    if seen.batch_norm == "train" and seen.num_examples is not None:
+        batches = len(images) * (seen.local_steps or 1) / seen.num_examples
+        size = math.ceil(len(images) / max(1, round(batches)))
+    name = last_linear_name(model, task.input_shape)
+    embeddings, logits = layer_inputs(own, name, weights, images, size)
     return embeddings.double(), logits.double()
 
 

@@ -14,7 +14,7 @@ import torch
 from scipy.optimize import linprog
 from torch import nn
 
-from fedsim.attacks.privacy.labels.last_layer import last_layer
+from fedsim.attacks.privacy.labels.last_layer import received_layer
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack
 from fedsim.core.types import Observation, Reconstruction, Task
@@ -33,7 +33,7 @@ class RLG(Attack):
     def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
         """Restore which classes are in the observed batch."""
         started = time.perf_counter()
-        gradient = last_layer(model, task, observations[-1], up_to_scale=True).weight_gradient
+        gradient = received_layer(model, task, observations[-1], up_to_scale=True).weight_gradient
         if not bool(gradient.any()):
             raise FedsimError(
                 "the last layer's gradient is zero everywhere: it separates nothing. "

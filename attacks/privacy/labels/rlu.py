@@ -47,7 +47,7 @@ class RLU(Attack):
         started = time.perf_counter()
         seen = observations[-1]
         layer = last_layer(model, task, seen)
-        embeddings, _ = public_outputs(model, task, seen.sent, self.public)
+        embeddings, _ = public_outputs(model, task, seen, seen.sent, self.public)
         means = class_means(embeddings, self.public.labels, task.num_classes)
         spreads = class_means(
             (embeddings - means[self.public.labels]).square(), self.public.labels, task.num_classes
