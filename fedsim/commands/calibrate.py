@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import click
 
-from fedsim.commands.settings import settings
+from fedsim.commands.settings import settings, tell_folder
 
 
 @click.command("calibrate", short_help="measure honest recomputation on this machine")
@@ -26,4 +26,4 @@ def calibrate_by(overrides: Sequence[str]) -> None:
     name, text = str(found.config.name), as_text(found.config)
     folder = RunFolder(found.folder)
     print_findings(calibrate(training, audit.how.distance, folder, name=name, config_text=text))
-    print((found.folder / "calibration.csv").resolve())
+    tell_folder(found.folder)

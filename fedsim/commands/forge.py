@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import click
 
-from fedsim.commands.settings import settings
+from fedsim.commands.settings import settings, tell_folder
 from fedsim.core.errors import FedsimError
 
 
@@ -43,5 +43,4 @@ def forge_by(overrides: Sequence[str], multirun: bool | None = None) -> None:
     for game in games:
         if game.rules.examples is not None:
             print(refutation([move for move in moves if move.game == game.name], game.rules.examples))
-    print(f"report: {(folder.path / 'report.html').resolve()}")
-    print(folder.path.resolve())
+    tell_folder(folder.path)

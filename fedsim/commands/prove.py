@@ -2,7 +2,7 @@
 
 import click
 
-from fedsim.commands.settings import settings
+from fedsim.commands.settings import settings, tell_folder
 
 
 @click.command("prove", short_help="train with a sealed proof of learning")
@@ -17,5 +17,5 @@ def command(overrides: tuple[str, ...]) -> None:
     audit, training, found = central(overrides)
     name, text = str(found.config.name), as_text(found.config)
     path = prove(training, audit.every, RunFolder(found.folder), name=name, config_text=text)
-    print(f"proof: {path.stat().st_size:,} bytes")
-    print(path.resolve())
+    print(f"proof: {path.resolve()} ({path.stat().st_size:,} bytes)")
+    tell_folder(found.folder)

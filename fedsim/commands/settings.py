@@ -55,21 +55,23 @@ def play_many(folder: Path, play: Callable[[], object]) -> None:
     """Play many runs into a folder; say what failed of them, and where their report is, also after Ctrl-C."""
     from fedsim.lab.grid import RunsFailed
 
-    def tell() -> None:
-        print(f"report: {printable(str(folder / 'report.html'), keep='')}")
-        print(printable(str(folder), keep=""))
-
     try:
         play()
     except RunsFailed as error:
         for problem in error.problems:
             print(printable(f"fedsim: {problem}"), file=sys.stderr)
-        tell()
+        tell_folder(folder)
         sys.exit(1)
     except KeyboardInterrupt:
-        tell()
+        tell_folder(folder)
         raise
-    tell()
+    tell_folder(folder)
+
+
+def tell_folder(folder: Path) -> None:
+    """Print where the report is, and as the last line the folder: scripts read it."""
+    print(f"report: {printable(str((folder / 'report.html').resolve()), keep='')}")
+    print(printable(str(folder.resolve()), keep=""))
 
 
 def announce(folder: "RunFolder", *, last_line: bool = True) -> None:

@@ -7,6 +7,7 @@ Paper: Jia et al., Proof-of-Learning: Definitions and Practice (S&P 2021): table
 import time
 from collections.abc import Callable, Iterator
 
+from fedsim.core import progress
 from fedsim.core.errors import FedsimError
 from fedsim.core.randomness import generator
 from fedsim.core.training import sgd_step, weights_of
@@ -30,9 +31,13 @@ def calibrate(
     """
     found = study(training, kind)
     folder.begin("calibration", config_text)
-    with recorded(folder, name, lambda: {"metrics": {}, "findings": len(findings(folder.storage))}):
+    with (
+        recorded(folder, name, lambda: {"metrics": {}, "findings": len(findings(folder.storage))}),
+        progress.bar("studies", len(training.study)) as advance,
+    ):
         for finding in found:
             keep_finding(folder.storage, finding)
+            advance(training.study.index(finding.study), f"{finding.study}, {finding.case}")
     return findings(folder.storage)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from fedsim.core import progress
 from fedsim.core.randomness import generator
 from fedsim.core.training import Batch, Trace, batch_digest, sgd_step, weights_of
 from fedsim.core.types import Task, Weights
@@ -42,7 +43,10 @@ def train_centrally(training: CentralTraining, every: int, number: int = 0) -> T
     """Train the `number`-th model on the `number`-th order of batches, and record the way."""
     model = training.fresh(number)
     checkpoints, digests, indices = [weights_of(model)], list[Future[str]](), list[tuple[int, ...]]()
-    with ThreadPoolExecutor(1) as beside:  # a batch is digested while the next step is computed
+    with (
+        ThreadPoolExecutor(1) as beside,  # a batch is digested while the next step is computed
+        progress.bar("steps", training.steps) as advance,
+    ):
         for step in range(training.steps):
             chosen = central_indices(training, step, number)
             batch = batch_at(training, chosen)
@@ -51,6 +55,7 @@ def train_centrally(training: CentralTraining, every: int, number: int = 0) -> T
             indices.append(tuple(chosen.tolist()))
             if (step + 1) % every == 0 or step + 1 == training.steps:
                 checkpoints.append(weights_of(model))
+            advance(step + 1)
     return Trace(
         checkpoints=tuple(checkpoints),
         every=every,
@@ -63,11 +68,13 @@ def train_centrally(training: CentralTraining, every: int, number: int = 0) -> T
 def weights_before(training: CentralTraining, steps: Collection[int]) -> dict[int, Weights]:
     """Train up to the last of these steps, and return the weights before each of them alone."""
     model, found = training.fresh(0), dict[int, Weights]()
-    for step in range(max(steps) + 1):
-        if step in steps:
-            found[step] = weights_of(model)
-        if step < max(steps):
-            sgd_step(model, batch_at(training, central_indices(training, step)), training.learning_rate)
+    with progress.bar("steps", max(steps)) as advance:
+        for step in range(max(steps) + 1):
+            if step in steps:
+                found[step] = weights_of(model)
+            if step < max(steps):
+                sgd_step(model, batch_at(training, central_indices(training, step)), training.learning_rate)
+            advance(step)
     return found
 
 

@@ -187,7 +187,7 @@ def test_a_proof_is_made_and_verified_on_the_command_line(tmp_path: Path, comman
         make_keys(tmp_path / "keys")
     made = command("prove", *small, "hydra.run.dir=made", cwd=tmp_path)
     assert made.returncode == 0, made.stderr
-    path = made.stdout.splitlines()[-1]
+    path = made.stdout.splitlines()[-1] + "/training.proof"
     good = command("verify", path, *small, cwd=tmp_path)
     assert good.returncode == 0, good.stderr
     assert good.stdout.startswith("accepted: 10 of 30 steps done again")
@@ -220,7 +220,7 @@ def test_a_proof_of_keys_that_nobody_named_is_not_judged(tmp_path: Path, command
     for name in ("keys", "others"):
         make_keys(tmp_path / name)
     made = command("prove", *small, "proof.keys=keys", "hydra.run.dir=made", cwd=tmp_path)
-    path = made.stdout.splitlines()[-1]
+    path = made.stdout.splitlines()[-1] + "/training.proof"
     unnamed = command("verify", path, *small, cwd=tmp_path)
     assert (unnamed.returncode, unnamed.stdout) == (3, "")
     assert "could not be judged" in unnamed.stderr
@@ -230,7 +230,10 @@ def test_a_proof_of_keys_that_nobody_named_is_not_judged(tmp_path: Path, command
         1,
         "rejected: signature: signed by another key than the prover's\n",
     )
-    seeded = command("prove", *small, "hydra.run.dir=seeded", cwd=tmp_path).stdout.splitlines()[-1]
+    seeded = (
+        command("prove", *small, "hydra.run.dir=seeded", cwd=tmp_path).stdout.splitlines()[-1]
+        + "/training.proof"
+    )
     assert command("verify", seeded, *small, cwd=tmp_path).returncode == 0
     changed = bytearray(Path(seeded).read_bytes())
     changed[len(changed) // 2] ^= 1
@@ -259,7 +262,10 @@ def test_a_calibration_prints_what_separates_honest_from_false(tmp_path: Path, c
     studies = "proof.study=[reproduction,initialisation,concatenation,costs,revealed]"
     done = command("calibrate", *small, studies, "hydra.run.dir=made", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    rows = [line.split(",") for line in Path(done.stdout.splitlines()[-1]).read_text().splitlines()]
+    rows = [
+        line.split(",")
+        for line in Path(done.stdout.splitlines()[-1], "calibration.csv").read_text().splitlines()
+    ]
     found = {",".join(row[:-1]): float(row[-1]) for row in rows[1:]}
     text = "\n".join(found)
     assert 'reproduction,"k=1, the same",l2' in text
