@@ -1,7 +1,5 @@
 """Images that the attacker has too: from a split that no client owns, or a data set of the user's."""
 
-import functools
-
 import torch
 from torch import Tensor
 
@@ -33,13 +31,12 @@ def number_owned(public: PublicImages, train: Images) -> int:
     return int(torch.isin(fingerprints(public.images), all_fingerprints(train)).sum())
 
 
-@functools.lru_cache(maxsize=4)
 def all_fingerprints(images: Images) -> Tensor:
     """Return the fingerprints of all images; of MOST_FILES drawn ones where more must be read from files."""
     indices = torch.arange(len(images.labels))
     if not isinstance(images, ArrayImages) and len(indices) > MOST_FILES:
         indices = torch.randperm(len(indices), generator=generator(0, "fingerprints"))[:MOST_FILES]
-    return torch.cat([fingerprints(images.batch(part)) for part in indices.split(1000)])
+    return torch.cat([fingerprints(images.batch(part)) for part in torch.split(indices, 1000)])
 
 
 def fingerprints(images: Tensor) -> Tensor:
