@@ -24,6 +24,7 @@ from fedsim.attacks.privacy.labels.bias_corrected import BiasCorrected
 from fedsim.attacks.privacy.labels.gradinversion import GradInversion
 from fedsim.attacks.privacy.labels.idlg import IDLG
 from fedsim.attacks.privacy.labels.ilrg import ILRG
+from fedsim.attacks.privacy.labels.ilrg_paper import ILRGPaper
 from fedsim.attacks.privacy.labels.ilrg_pooled import ILRGPooled
 from fedsim.attacks.privacy.labels.ilrg_public import ILRGPublic
 from fedsim.attacks.privacy.labels.last_layer import LastLayer, last_layer
@@ -50,7 +51,7 @@ from fedsim.models.fcn3 import fcn3
 from fedsim.models.lenet5 import lenet5
 
 METRICS = {"leacc": LeAcc(), "lnacc": LnAcc(), "irec": IRec()}
-PAPER = ILRG(max_amplification=math.inf, rounding="nearest")
+PAPER = ILRGPaper()
 
 
 def silu_lenet5(task: Task) -> nn.Module:

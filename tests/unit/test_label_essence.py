@@ -15,6 +15,7 @@ from fedsim.attacks.privacy.labels.ilrg_pooled import ILRGPooled
 from fedsim.attacks.privacy.labels.ilrg_public import ILRGPublic
 from fedsim.attacks.privacy.labels.rlg import RLG
 from fedsim.attacks.privacy.labels.rlu import RLU
+from fedsim.attacks.privacy.labels.soteria_rows import SoteriaRows
 from fedsim.core.training import Batch, sgd_step
 from fedsim.core.types import Observation, PublicImages, Task
 
@@ -212,3 +213,11 @@ def test_rlu_draws_embeddings_as_spread_as_the_public_ones(observe, seed: int) -
     seen = observe(model, spread(labels), labels)
     counts = RLU(public=public).run(model, TASK, [seen]).class_counts
     assert int((counts - labels.bincount(minlength=CLASSES)).abs().sum()) / 2 <= 20
+
+
+def test_soteria_rows_are_the_embeddings_up_to_their_size(observe) -> None:
+    embeddings = 1 + torch.eye(CLASSES)
+    model = linear(torch.zeros(CLASSES, SIDE**2))
+    one = observe(model, as_images(embeddings[2]), torch.tensor([2]))
+    found = SoteriaRows().run(model, TASK, [one]).embeddings[2]
+    assert torch.allclose(found / found.norm(), embeddings[2] / embeddings[2].norm())
