@@ -65,7 +65,7 @@ def play_many(folder: Path, play: Callable[[], object]) -> None:
         for problem in error.problems:
             print(printable(f"fedsim: {problem}"), file=sys.stderr)
         tell()
-        sys.exit(1)
+        raise click.exceptions.Exit(1) from error
     except KeyboardInterrupt:
         tell()
         raise
