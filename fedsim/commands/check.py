@@ -50,7 +50,8 @@ def command(overrides: tuple[str, ...], under: float | None) -> None:
             complain(in_words(error))
         worst = max(worst, status)
         said.append(words)
-    print("\n".join(said))
+    for line in said:
+        print(line)
     sys.exit(worst)
 
 
@@ -74,9 +75,7 @@ def _named(overrides: Sequence[str], under: float | None) -> tuple[list[str], li
                 f"experiment={name}: no such yaml.{suggestion(name, known)} Remedy: fedsim list experiment."
             )
     if len(chosen) > 1 and (places := [text for text in others if text.startswith(PLACES)]):
-        raise FedsimError(
-            f"check: {places[0]}: several experiments need a folder each. Remedy: leave it out."
-        )
+        raise FedsimError(f"check: {places[0]}: several experiments need a folder each")
     return chosen, others
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import fmean, median
 
+from fedsim.core.errors import shortened
 from fedsim.core.expectation import Expectation, in_digits
 from fedsim.report.measurements import measurements
 from fedsim.storage.runfolder import RunFolder
@@ -43,7 +44,7 @@ class Judgement:
     def shown(self) -> str:
         """What came, in words."""
         if self.outcome is Outcome.MISSING:
-            return self.reason
+            return shortened(self.reason, 200)
         low, high = in_digits(min(self.got)), in_digits(max(self.got))
         return low if low == high else f"{low} to {high}"
 
