@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from fedsim.lab.check import Judgement
 
 WITHIN, OUTSIDE, REFUSED = 0, 1, 3
-PLACES = ("hydra.run.dir", "hydra.sweep.dir", "into")  # settings that say where results go
+RUN_PLACES = ("hydra.run.dir",)  # settings that say where results go
+PLACES = {"sweep": ("hydra.sweep.dir",), "comparison": ("into", "hydra.run.dir")}
 
 
 @click.command("check", short_help="are an experiment's figures as expected?")
@@ -74,7 +75,7 @@ def _named(overrides: Sequence[str], under: float | None) -> tuple[list[str], li
             raise FedsimError(
                 f"experiment={name}: no such yaml.{suggestion(name, known)} Remedy: fedsim list experiment."
             )
-    if len(chosen) > 1 and (places := [text for text in others if text.startswith(PLACES)]):
+    if len(chosen) > 1 and (places := [text for text in others if text.startswith(("hydra.", "into="))]):
         raise FedsimError(f"check: {places[0]}: several experiments need a folder each")
     return chosen, others
 
@@ -106,29 +107,31 @@ def _check(name: str, others: Sequence[str]) -> tuple[int, str]:
     from fedsim.config.compose import composed, quoted
 
     overrides = [f"experiment={name}", *others]
-    folder, place = _place(overrides), []
+    kind = kind_of(overrides)
+    folder, place = _place(overrides, kind), []
     if folder is None:
-        key = "hydra.sweep.dir" if kind_of(overrides) == "sweep" else "hydra.run.dir"
         folder = composed([overrides[0], f"name={name}"]).folder.resolve()
-        place = [f"{key}={quoted(str(folder))}"]
+        place = [f"{PLACES.get(kind, RUN_PLACES)[-1]}={quoted(str(folder))}"]
     _expected(name)
+    there = (folder / "config.yaml").exists()
     try:
         play([*overrides, *place])
     except click.exceptions.Exit:
         pass  # some of its runs failed, and were named: what is expected of them is missing
     except FedsimError as error:
-        if not (folder / "config.yaml").exists():
+        if there or not (folder / "config.yaml").exists():  # an earlier run's figures are not this one's
             raise
         complain(in_words(error))  # it began: its figures are missing
     return _judged(name, folder)
 
 
-def _place(overrides: Sequence[str]) -> Path | None:
+def _place(overrides: Sequence[str], kind: str) -> Path | None:
     """Return where the user wants the results."""
     from fedsim.config.compose import key, parsed
 
-    named = [str(override.value()) for override in parsed(overrides) if key(override) in PLACES]
-    return Path(named[-1]).resolve() if named else None
+    given = {key(override): str(override.value()) for override in parsed(overrides)}
+    named = [given[name] for name in PLACES.get(kind, RUN_PLACES) if name in given]
+    return Path(named[0]).resolve() if named else None
 
 
 def _judged(name: str, path: Path) -> tuple[int, str]:

@@ -49,6 +49,9 @@ def test_figures_within_their_ranges_are_status_0_and_others_1(own, tmp_path, co
     assert "1 of 2 figures within" in there.stdout
     assert "outside" in there.stdout
     assert command("replay", "run", "hydra.run.dir=again", cwd=tmp_path).returncode == 0
+    twice = command("check", "experiment=good", "hydra.run.dir=run", "seed=4", cwd=tmp_path)
+    assert twice.returncode == 3  # the figures that are there are of another seed
+    assert "already holds a run" in twice.stderr
     wrong = command("check", "run", "experiment=swept", cwd=tmp_path)
     assert wrong.returncode == 3
     assert "expected a sweep, as swept is, got a run" in wrong.stderr
