@@ -5,8 +5,9 @@
 
 Prints the values of every figure under `expected` in the yaml, and a range: [lowest, highest], widened on
 each side by half of their distance, but at least by a margin that covers rounding and the draw of few
-examples: .02 of a share, 1 dB, a factor of 3 of anything else (errors differ by magnitudes); twice that from
-two to four seeds, four times from one. Without names: the experiments of at most .2 minutes.
+examples: .02 of a share, 1 dB, a factor of 3 of anything else (errors differ by magnitudes). From fewer than
+five seeds: by their whole distance, and at least .08, 4 dB, a factor of 9. Without names: the experiments of
+at most .2 minutes.
 """
 
 import argparse
@@ -27,20 +28,22 @@ SHARES = {
     *("probability_cosine", "embedding_cosine", "false alarms"),
 }
 DECIBELS = {"psnr", "psnr_best6"}
+ENOUGH = 5  # seeds
 LEAST = {"share": 0.02, "decibels": 1.0, "magnitude": math.log10(3)}
+LEAST_OF_FEW = {"share": 0.08, "decibels": 4.0, "magnitude": math.log10(9)}
 
 
 def widened(figure: str, values: Sequence[float], seeds: int) -> tuple[float, float]:
     """Return a range that holds all values, with a margin."""
     kind = "share" if figure in SHARES else "decibels" if figure in DECIBELS else "magnitude"
     low, high = min(values), max(values)
-    floor = LEAST[kind] * (1 if seeds >= 5 else 2 if seeds >= 2 else 4)
+    floor, part = (LEAST[kind], 0.5) if seeds >= ENOUGH else (LEAST_OF_FEW[kind], 1.0)
     if kind == "magnitude":
         if low <= 0:
             return (0.0, rounded(3 * high, up=True))
-        margin = max(floor, math.log10(high / low) / 2)
+        margin = max(floor, part * math.log10(high / low))
         return rounded(low / 10**margin, up=False), rounded(high * 10**margin, up=True)
-    margin = max(floor, (high - low) / 2)
+    margin = max(floor, part * (high - low))
     low, high = low - margin, high + margin
     if kind == "decibels":
         return float(math.floor(low)), float(math.ceil(high))
