@@ -31,7 +31,7 @@ class Expectation:
     @property
     def name(self) -> str:
         """The figure, and what is taken of it."""
-        return self.figure if self.take == "each" else f"{self.take} {self.figure}"
+        return self.figure if self.take == "each" else f"{self.take} of {self.figure}"
 
     @property
     def range(self) -> str:
@@ -67,8 +67,8 @@ def read_minutes(value: object, place: str) -> float | None:
 
 
 def in_digits(value: float) -> str:
-    """Return a figure in few digits."""
-    return f"{value:.4g}"
+    """Return a figure in few digits, a whole number in all of them."""
+    return f"{value:.0f}" if value.is_integer() and abs(value) < 1e9 else f"{value:.4g}"
 
 
 def _expectation(entry: Any, place: str) -> Expectation:
