@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help run test test-slow test-all test-kernels test-lowest check format bench constraints clean
+.PHONY: help run test test-slow test-all test-kernels test-lowest figures figures-quick check format bench constraints clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -38,6 +38,12 @@ test-lowest:  ## run the fast tests with the oldest versions that pyproject.toml
 	$(PYTHON) -m venv --clear build/lowest
 	build/lowest/bin/python $(INSTALL) -c constraints-lowest.txt -e '.[dev]'
 	build/lowest/bin/python -m pytest -n 2 tests/unit tests/contracts tests/e2e/test_rounds.py
+
+figures: $(VENV)/.ready  ## run every experiment of at most 20 minutes, and compare its figures with what is expected (nightly)
+	$(BIN)/fedsim check --under 20
+
+figures-quick: $(VENV)/.ready  ## the same of those of at most half a minute
+	$(BIN)/fedsim check --under 0.5
 
 check: $(VENV)/.dev  ## lint, format check, strict types, layers of imports
 	$(BIN)/ruff check .

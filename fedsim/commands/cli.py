@@ -17,6 +17,7 @@ COMMANDS = {  # in the order of --help; each is a file of this folder
     "compare": "play every attack against every defence",
     "replay": "attack an earlier run's observations again",
     "resume": "go on with a run that was interrupted",
+    "check": "run experiments, and compare their figures with what is expected",
     "report": "write the reports of run folders again",
     "list": "what there is: attacks, defences, data, models, ...",
     "new": "begin an attack, defence or metric of your own",
@@ -27,12 +28,14 @@ COMMANDS = {  # in the order of --help; each is a file of this folder
     "keys": "make the keys of a prover and of a verifier",
     "completion": "let a shell complete commands and settings",
 }
+JUDGES = ("verify", "check")
 EXAMPLES = """\b
 Without a command, settings are for `run`:
   fedsim attack=idlg model=lenet5 data=cifar10_small
   fedsim federation=fedavg federation.rounds=5 federation.clients=10 engine=ray
   fedsim -m attack=ilrg,idlg federation.batch_size=8,24,64     a sweep, and one report over all
   fedsim experiment=NAME              what a named experiment is: fedsim list experiment
+  fedsim check experiment=NAME        run it, and compare its figures with what is expected
   fedsim attack=mine.MyAttack         a class of your own, in mine.py of this folder
   fedsim seed=1 hydra.run.dir=DIR     another seed, a run folder of your choice
   fedsim --cfg                        show the composed config and stop
@@ -111,8 +114,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.ClickException as error:
         usage = error.ctx.get_usage() if isinstance(error, click.UsageError) and error.ctx else ""
         complain(f"{error.format_message()} {usage}".strip())
-        verifying = isinstance(error, click.UsageError) and error.ctx and error.ctx.info_name == "verify"
-        sys.exit(3 if verifying else 1)  # of a verifier, 1 would say that a proof was rejected
+        verifying = isinstance(error, click.UsageError) and error.ctx and error.ctx.info_name in JUDGES
+        sys.exit(3 if verifying else 1)  # of a judge, 1 would say that something was rejected
     except FedsimError as error:
         complain(in_words(error))
         sys.exit(1)

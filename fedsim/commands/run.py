@@ -20,15 +20,17 @@ def command(overrides: tuple[str, ...], multirun: bool, cfg: bool) -> None:
     KEY=VALUE are Hydra overrides of fedsim's configs: attack=idlg federation.rounds=5. A name is a yaml's
     (fedsim list) or module.Class of your own.
     """
-    from fedsim.config.compose import as_text, composed, key, parsed, unvaried
+    from fedsim.config.compose import as_text, composed, unvaried
 
     overrides = tuple(text for text in overrides if text != "job")  # `--cfg job`, as Hydra's own
     if cfg:
         print(as_text(composed(unvaried(overrides) if multirun else overrides).config), end="")
         return
-    # The others may be settings of a kind's own, such as a comparison's attack=[...] and seeds=3.
-    telling = [str(o.input_line) for o in parsed(overrides) if key(o) in ("experiment", "kind")]
-    found = composed(telling)
+    play(overrides, multirun)
+
+
+def play(overrides: Sequence[str], multirun: bool = False) -> None:
+    """Run what an experiment is, into a run folder, and say what came of it."""
     kinds: dict[str, Callable[[Sequence[str]], None]] = {
         "run": _run,
         "sweep": _sweep,
@@ -36,9 +38,18 @@ def command(overrides: tuple[str, ...], multirun: bool, cfg: bool) -> None:
         "game": _forge,
         "calibration": _calibrate,
     }
-    if (kind := found.kind) not in kinds:
+    if (kind := kind_of(overrides)) not in kinds:
         raise FedsimError(f"kind: expected one of {', '.join(kinds)}, got {kind!r}")
     kinds["sweep" if multirun and kind == "run" else kind](overrides)
+
+
+def kind_of(overrides: Sequence[str]) -> str:
+    """Return what an experiment is."""
+    from fedsim.config.compose import composed, key, parsed
+
+    # The others may be settings of a kind's own, such as a comparison's attack=[...] and seeds=3.
+    telling = [str(o.input_line) for o in parsed(overrides) if key(o) in ("experiment", "kind")]
+    return composed(telling).kind
 
 
 def _run(overrides: Sequence[str]) -> None:

@@ -61,7 +61,7 @@ def play_many(folder: Path, play: Callable[[], object]) -> None:
         for problem in error.problems:
             print(printable(f"fedsim: {problem}"), file=sys.stderr)
         tell_folder(folder)
-        sys.exit(1)
+        raise click.exceptions.Exit(1) from error
     except KeyboardInterrupt:
         tell_folder(folder)
         raise

@@ -12,6 +12,7 @@ import yaml
 
 from fedsim.config.plugins import config_folders
 from fedsim.core.errors import FedsimError, in_words
+from fedsim.core.expectation import Expectation, read_expectations, read_minutes
 
 GROUPS = (
     "attack",
@@ -37,8 +38,10 @@ class Entry:
     name: str
     summary: str
     paper: str
-    run: str = ""  # of an experiment: how it is run, and how long it takes
-    expected: str = ""  # and the figures to expect
+    run: str = ""  # of an experiment: how it is run
+    minutes: float | None = None  # and how long it takes on two cores
+    words: str = ""  # what to expect of it, and what its paper has
+    expected: tuple[Expectation, ...] = ()  # the figures to expect
 
 
 def config_dir() -> Path:
@@ -75,10 +78,13 @@ def _block(group: str, columns: int | None) -> str:
     width = max((len(entry.name) for entry in found), default=0)
     lines = [f"{group}=..." if found else f"{group}: none yet"]
     for entry in found:
+        time = f" ({entry.minutes:g} minutes)" if entry.minutes is not None else ""
+        figures = "; ".join(map(str, entry.expected))
         more = (
             entry.paper and f"[{entry.paper}]",
-            entry.run,
-            entry.expected and f"expected: {entry.expected}",
+            entry.run + time,
+            entry.words and f"expected: {entry.words}",
+            figures and f"figures: {figures}",
         )
         texts = [entry.summary, *filter(None, more)]
         if columns is not None:
@@ -91,14 +97,20 @@ def _block(group: str, columns: int | None) -> str:
 
 def _entry(group: str, path: Path) -> Entry:
     text = path.read_text(encoding="utf-8")
-    target = (yaml.safe_load(text) or {}).get("_target_", "")
+    data = yaml.safe_load(text) or {}
+    target, comments, summary, paper = data.get("_target_", ""), _header(text), "", ""
+    minutes: float | None = None
+    expected: tuple[Expectation, ...] = ()
     try:
-        summary, paper = _documented(target) if target else ("", "")
+        if target:
+            summary, paper = _documented(target)
+        if group == "experiment":
+            minutes = read_minutes(data.get("minutes"), path.name)
+            expected = read_expectations(data.get("expected"), path.name)
     except Exception as error:  # somebody else's, which is broken or not installed
         if path.is_relative_to(config_dir()):
             raise
-        summary, paper = f"(not found: {in_words(error)})", ""
-    comments = _header(text)
+        comments, summary = [], f"({'not found' if target else 'not readable'}: {in_words(error)})"
     said = {
         label: " ".join(line.removeprefix(start) for line in comments if line.startswith(start))
         for label, start in LABELS.items()
@@ -108,8 +120,10 @@ def _entry(group: str, path: Path) -> Entry:
         name=path.stem,
         summary=comments[0] if comments else summary,
         paper=said["Paper"] or paper,
-        run=said["Run"] if group == "experiment" else "",
-        expected=said["Expected"] if group == "experiment" else "",
+        run=(said["Run"] or f"fedsim experiment={path.stem}") if group == "experiment" else "",
+        minutes=minutes,
+        words=said["Expected"] if group == "experiment" else "",
+        expected=expected,
     )
 
 

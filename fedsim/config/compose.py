@@ -22,8 +22,10 @@ from omegaconf.errors import OmegaConfBaseException
 from fedsim.config.catalog import GROUPS, config_dir, names
 from fedsim.config.plugins import LISTED, config_folders, is_import_path, key_of, node_of
 from fedsim.core.errors import FedsimError, suggestion
+from fedsim.core.expectation import Expectation, read_expectations
 from fedsim.core.imports import reach_working_folder
 
+ABOUT = ("kind", "minutes", "expected")  # of an experiment: no settings of the runs that it makes
 PATHS = ("root", "path", "checkpoint", "keys", "root_certificates")  # settings that name files
 
 
@@ -36,6 +38,7 @@ class Composed:
     folder: Path
     sweep_folder: Path
     swept: Mapping[str, str]  # key -> values, as on a command line
+    expected: tuple[Expectation, ...] = ()  # figures, for `fedsim check`
 
 
 def compose(overrides: Sequence[str] = ()) -> DictConfig:
@@ -53,7 +56,14 @@ def composed(overrides: Sequence[str]) -> Composed:
         folder=Path(found.hydra.run.dir),
         sweep_folder=Path(found.hydra.sweep.dir),
         swept={str(key): str(value) for key, value in swept.items()},
+        expected=_expected(found),
     )
+
+
+def _expected(config: DictConfig) -> tuple[Expectation, ...]:
+    listed: Any = config.expected
+    plain_list = OmegaConf.to_container(listed) if OmegaConf.is_config(listed) else listed
+    return read_expectations(plain_list, f"experiment={config.hydra.runtime.choices.get('experiment')}")
 
 
 def parsed(overrides: Sequence[str]) -> list[Override]:
@@ -188,7 +198,7 @@ def _drop_orphans(config: DictConfig, overrides: Iterable[Override]) -> None:
 
 
 def plain(config: DictConfig) -> DictConfig:
-    """Resolve a config, take out Hydra's own settings and the kind, and make its paths absolute."""
+    """Resolve a config, take out Hydra's own settings and an experiment's, and make its paths absolute."""
     try:
         resolved = OmegaConf.to_container(_own(config), resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
@@ -213,7 +223,7 @@ def as_text(config: DictConfig) -> str:
 
 
 def _own(config: DictConfig) -> DictConfig:
-    return OmegaConf.masked_copy(config, [str(name) for name in config if name not in ("hydra", "kind")])
+    return OmegaConf.masked_copy(config, [str(name) for name in config if name not in ("hydra", *ABOUT)])
 
 
 def parse_text(text: str) -> DictConfig:

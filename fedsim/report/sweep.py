@@ -24,7 +24,7 @@ def run_folders(folder: Path) -> list[Path]:
 def write_page_of(folder: RunFolder, summary: Mapping[str, Any]) -> Path:
     """Write report.html and sweep.csv over all runs of a sweep."""
     runs = [RunFolder(path) for path in run_folders(folder.path)]
-    settings = [_settings(yaml.safe_load(run.config_text())) for run in runs]
+    settings = [settings_of(yaml.safe_load(run.config_text())) for run in runs]
     keys = [
         key for key in dict.fromkeys(key for found in settings for key in found) if _differs(key, settings)
     ]
@@ -99,7 +99,7 @@ def _number(path: Path) -> int:
     return int(first) if first.isdecimal() else 0
 
 
-def _settings(config: dict[str, Any]) -> dict[str, Any]:
+def settings_of(config: dict[str, Any]) -> dict[str, Any]:
     """Return a config as dotted names, what was chosen first: data, model, attack, defences."""
     chosen = dict(config.pop("choices", {}))  # a run that was never built has none
     for key in ("format", "kind"):

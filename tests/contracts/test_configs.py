@@ -1,6 +1,8 @@
 """Contracts over every yaml: whoever adds one has these tests the moment it exists."""
 
+import functools
 import inspect
+import itertools
 from importlib import import_module
 from pathlib import Path
 
@@ -10,8 +12,10 @@ import yaml
 import fedsim
 from fedsim.config import build
 from fedsim.config.catalog import GROUPS, config_dir, entries
-from fedsim.config.compose import compose
+from fedsim.config.compose import Composed, as_text, compose, composed
 from fedsim.core.errors import FedsimError
+from fedsim.lab.compare import comparison_of
+from fedsim.report.sweep import settings_of
 from fedsim.testing import (
     check_attack,
     check_data,
@@ -39,6 +43,17 @@ PRESETS = {  # (yaml, key): the yaml is there to set this
     ("fedavg", "local_steps"),
 }
 ONE_IMAGE = {"rgap", "gauss_newton"}
+FIGURES = {  # beside a run's own metrics
+    "run": {"accuracy", "loss", "detection", "false_rejects", "recomputed", "epsilon", "rounds_to_target"},
+    "game": {
+        *("accepted", "error", "honest_error", "gone", "moved", "loss"),
+        *("area", "correlation", "correlation_within_steps"),
+    },
+    "calibration": {
+        *("parameters", "largest l2", "mean l2", "l2", "l2 / d_ref", "first step told", "false alarms"),
+        *("largest update", "jump", "jump / largest"),
+    },
+}
 LARGE = {"resnet50", "resnet101", "resnet152", "vgg13", "vgg16"}  # like their small sisters, only slower
 
 
@@ -53,6 +68,11 @@ def load(group: str, name: str) -> dict[str, object]:
 def target(config: dict[str, object]) -> object:
     module, _, name = str(config["_target_"]).rpartition(".")
     return getattr(import_module(module), name)
+
+
+@functools.cache
+def experiment(name: str) -> Composed:
+    return composed([f"experiment={name}", "name=test"])
 
 
 EVERY = [(group, name) for group in GROUPS if group != "experiment" for name in names(group)]
@@ -72,9 +92,39 @@ def test_every_entry_has_a_line_in_the_catalogue(group: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", names("experiment"))
 def test_every_experiment_composes_and_says_what_to_expect(name: str) -> None:
-    header = (CONF / "experiment" / f"{name}.yaml").read_text()
-    assert "# Expected:" in header
-    compose([f"experiment={name}", "name=test"])
+    (entry,) = [entry for entry in entries("experiment") if entry.name == name]
+    found = experiment(name)
+    assert entry.minutes is not None
+    assert found.expected
+    assert found.expected == entry.expected  # as light readers see it, and as Hydra does
+    assert not {"minutes", "expected"} & set(found.config)  # no settings of a run: replays do not know them
+
+
+@pytest.mark.parametrize("name", names("experiment"))
+def test_what_an_experiment_expects_is_what_its_kind_can_give(name: str) -> None:
+    found = experiment(name)
+    settings = settings_of(yaml.safe_load(as_text(found.config)))
+    for expectation in found.expected:
+        figure, where = expectation.figure, {**expectation.where}
+        if found.kind in ("run", "sweep", "comparison"):
+            assert figure in {*found.config.metric, *FIGURES["run"]}, expectation
+            where.pop("round", None)
+        else:
+            assert figure in FIGURES[found.kind], expectation
+        if found.kind in ("run", "sweep"):
+            for key, value in where.items():
+                listed = found.swept.get(key, str(settings.get(key))).replace("[", "").replace("]", "")
+                assert str(value) in listed.split(","), expectation
+        elif found.kind == "comparison":
+            chosen = comparison_of([f"experiment={name}"])
+            labels = itertools.product(chosen.attacks, chosen.defenses)
+            cells = [{"attack": attack.label, "defense": defense.label} for attack, defense in labels]
+            assert any(expectation.is_about(cell) for cell in cells), expectation
+        elif found.kind == "game":
+            assert where.keys() <= {"forgery", "game", "step", "unwanted", "statistic", "cause"}, expectation
+            assert where.get("forgery", next(iter(found.config.forgery))) in found.config.forgery, expectation
+        else:
+            assert where.keys() <= {"study", "case"}, expectation
 
 
 def parts(node: object) -> list[dict[str, object]]:
