@@ -3,13 +3,12 @@
     python benchmarks/mutants.py attacks/privacy/labels --sample 100 --seed 1
     python benchmarks/mutants.py --essential     every method without its essential step: all must be noticed
 
-The checkout stays as it is: a forked process imports a changed file in place of the written one. A mutant is met by
-the tests that run its line, the fastest first, until one fails. Which tests those are is traced once for each file of
-tests, which takes a quarter of an hour, and kept in build/mutants.
+The checkout stays as it is: a forked process imports a changed file in place of the written one. A mutant is
+met by the tests that run its line, the fastest first, until one fails. Which tests those are is traced once
+for each file of tests, which takes a quarter of an hour, and kept in build/mutants.
 """
 
 import argparse
-import ast
 import os
 import random
 import sys
@@ -54,7 +53,7 @@ def main() -> None:
 
 
 def _alone() -> None:
-    """Have this process, its forks and what tests start find this checkout, on one thread, with no traces of it."""
+    """Have this process and its forks find this checkout, on one thread, and leave no bytecode in it."""
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -120,12 +119,12 @@ def report(drawn: Sequence[Mutant], runs: Runs, seconds: Mapping[str, float], bu
         if end in ("survived", "uncovered"):
             met = f" ({len(tests)} tests)" if tests else ""
             print(f"{end}: {name}:{mutant.line}: {mutant.what}{met}", flush=True)
-    print(f"\n{'folder':32} {'mutants':>8} {'killed':>8} {'hung':>8} {'survived':>8} {'uncovered':>9} {'score':>7}")
+    columns = ("mutants", "killed", "hung", "survived", "uncovered", "score")
+    print(f"\n{'folder':32}", *(f"{column:>9}" for column in columns))
     for folder, count in sorted(counts.items()):
         total = count.total()
         score = (count["killed"] + count["hung"]) / total
-        cells = " ".join(f"{count[end]:8}" for end in ("killed", "hung", "survived", "uncovered"))
-        print(f"{folder:32} {total:8} {cells}  {score:7.1%}")
+        print(f"{folder:32} {total:9}", *(f"{count[end]:9}" for end in columns[1:-1]), f"{score:9.1%}")
     print(f"bar: {BAR:.0%}")
 
 

@@ -1,4 +1,4 @@
-"""What fedsim asks of every attack, defence, metric, model, data set and yaml, for a plug-in's own tests.
+"""What fedsim asks of every part, from attack to yaml, for a plug-in's own tests.
 
     def test_my_attack() -> None:
         check_attack(MyAttack())
@@ -8,36 +8,36 @@ Each function returns nothing, or raises an AssertionError that says what was ex
 
 import dataclasses
 import inspect
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from fedsim.api.choose import dataset
 from fedsim.api.choose import model as model_by_name
 from fedsim.api.observe import observation, observe
 from fedsim.config.plugins import LISTED
-from fedsim.core.interfaces import Attack, Defense, Metric
+from fedsim.contracts import check_audit as check_audit
+from fedsim.contracts import check_client as check_client
+from fedsim.contracts import check_engine as check_engine
+from fedsim.contracts import check_forgery as check_forgery
+from fedsim.contracts import copies, same_weights
+from fedsim.contracts import small_challenge as small_challenge
+from fedsim.contracts import small_data as small_data
+from fedsim.contracts import small_model as small_model
+from fedsim.core.federation import Federation
+from fedsim.core.interfaces import Attack, Defense, LocalStep, Metric
 from fedsim.core.randomness import generator
 from fedsim.core.training import batch_gradient, load_weights
-from fedsim.core.types import Observation, Reconstruction, Task, Truth
+from fedsim.core.types import Observation, Reconstruction, Task, Truth, Weights
 from fedsim.data.images import Dataset
 
+FLOAT_BITS = 32  # of a number that no defence made smaller
 BESIDE_ARGUMENTS = ("_target_", "checkpoint", "share")  # keys of a yaml that its target does not take
-
-
-def small_data() -> Dataset:
-    """Return the small images that attacks and defences are checked on: one channel, 8 x 8, four classes."""
-    return dataset("synthetic", shape=[1, 8, 8], num_classes=4)
-
-
-def small_model(name: str = "mlp", **settings: Any) -> nn.Module:
-    """Return a model for small_data."""
-    return model_by_name(name, task=small_data().task, **({"width": 40} | settings))
 
 
 def check_attack(attack: Attack, *, batch_size: int = 6, model: nn.Module | None = None) -> None:
@@ -76,23 +76,94 @@ def check_attack(attack: Attack, *, batch_size: int = 6, model: nn.Module | None
 
 
 def check_defense(defense: Defense) -> None:
-    """Defend a reply and a whole local round twice: alike by the same seed, well formed, input untouched."""
+    """Look at what a defence does: a server sees something else, repeatably, as claimed; input untouched."""
     _expect(isinstance(defense, Defense), f"a Defense, got {type(defense).__name__}")
-    reply = {
-        "weight": torch.randn(4, 3, generator=generator(0)),
-        "bias": torch.randn(4, generator=generator(1)),
-    }
-    before = {name: tensor.clone() for name, tensor in reply.items()}
-    changed = defense.on_reply(reply, "gradient", generator(2))
-    again = defense.on_reply(reply, "gradient", generator(2))
-    Observation(round=1, client=0, sent=reply, received=changed, kind="gradient")  # or says what is wrong
-    _expect(all(_same(changed[name], again[name]) for name in reply), "the same reply of the same generator")
-    _expect(all(_same(before[name], reply[name]) for name in reply), "the reply given to stay as it was")
+    _check_hooks(defense)
+    reply = made_up_reply()
+    sent = defense.on_reply(copies(reply), "gradient", generator(2))
+    Observation(round=1, client=0, sent=reply, received=sent, kind="gradient")  # or says what is wrong
+    if defense.bits is not None and defense.bits < FLOAT_BITS:
+        most = max(len(set(tensor.flatten().tolist())) for tensor in sent.values())
+        _expect(
+            most <= round(2**defense.bits), f"numbers of {defense.bits:.3g} bits, got {most} different ones"
+        )
+    rules = Federation(clients=3)
+    acts = defense.sums_replies or defense.rules(rules) != rules or not same_weights(sent, reply)
     if not defense.sums_replies:
-        data, model = small_data(), small_model()
-        images, labels = data.train.batch(torch.arange(10)), data.train.labels[:10]
-        one, two = (observe(model, images, labels, defenses=[defense]).received for _ in range(2))
-        _expect(all(_same(one[name], two[name]) for name in one), "the same local round of the same seed")
+        plain, seen, again, other = (
+            _seen(defenses, seed)
+            for defenses, seed in (((), 0), ((defense,), 0), ((defense,), 0), ((defense,), 1))
+        )
+        _expect(same_weights(seen.received, again.received), "the same local round of the same seed")
+        acts = acts or seen.kind != plain.kind or not same_weights(seen.received, plain.received)
+        _check_known(plain, seen, other)
+        skips = _zeros(sent) > _zeros(reply) or _zeros(seen.received) > _zeros(plain.received)
+        zeros = defense.known(seen).zeros or (defense.sparse and defense.bits is None)
+        _expect(skips or not zeros, "zeros in what is sent, where it says that there are")
+    _expect(acts, "that a server sees something else than without it")
+
+
+def made_up_reply() -> dict[str, Tensor]:
+    """Return a reply of 1240 normal numbers that no model gave."""
+    return {
+        "weight": torch.randn(40, 30, generator=generator(0)),
+        "bias": torch.randn(40, generator=generator(1)),
+    }
+
+
+def _check_hooks(defense: Defense) -> None:
+    """Call each hook: input untouched, chance from its generator alone, and from all of it."""
+    data, model = small_data(), small_model()
+    images, labels = data.train.batch(torch.arange(10)), data.train.labels[:10]
+    step = LocalStep(model=model, images=images, labels=labels)
+    gradient, _ = batch_gradient(model, images, labels)
+    weights = copies(dict(model.named_parameters()))
+    reply = made_up_reply()
+    hooks: dict[str, tuple[Weights, Callable[[Generator], Weights]]] = {
+        "reply": (reply, lambda chance: defense.on_reply(reply, "gradient", chance)),
+        "gradient": (gradient, lambda chance: defense.on_gradient(gradient, step, chance)),
+        "batch": (
+            {"images": images, "labels": labels},
+            lambda chance: dict(
+                zip(("images", "labels"), defense.on_batch(images, labels, chance), strict=True)
+            ),
+        ),
+    }
+    for name, (given, hook) in hooks.items():
+        before, chance = copies(given), generator(2)
+        first, again, other = hook(chance), hook(generator(2)), hook(generator(3))
+        _expect(same_weights(first, again), f"the same {name} of the same generator")
+        _expect(same_weights(before, given), f"the {name} given to stay as it was")
+        draws = not torch.equal(chance.get_state(), generator(2).get_state())
+        _expect(draws != same_weights(first, other), f"that chance decides on the {name}, if it is drawn")
+    unchanged = same_weights(weights, dict(model.named_parameters()))
+    _expect(unchanged, "the model given to stay as it was")
+
+
+def _seen(defenses: Sequence[Defense], seed: int) -> Observation:
+    """Return what a server sees of ten small images, by an attacker who knows the settings."""
+    data = small_data()
+    images, labels = data.train.batch(torch.arange(10)), data.train.labels[:10]
+    return observe(small_model(), images, labels, defenses=defenses, knows_defenses=True, seed=seed)
+
+
+def _check_known(plain: Observation, seen: Observation, other: Observation) -> None:
+    """Hold the deviation of noise that an attacker is told against two draws of it."""
+    known = seen.defense
+    if known is None or not (known.noise or known.relative_noise):
+        return
+    told, found, size = 0.0, 0.0, 0
+    for name, tensor in plain.received.items():
+        scale = float(tensor.double().square().mean())
+        told += (known.noise**2 + known.relative_noise**2 * scale) * tensor.numel()
+        found += float((seen.received[name] - other.received[name]).double().square().sum()) / 2
+        size += tensor.numel()
+    told, found = (told / size) ** 0.5, (found / size) ** 0.5
+    _expect(abs(found / told - 1) < 0.1, f"noise of the deviation it tells, {told:.3g}, got {found:.3g}")
+
+
+def _zeros(weights: Weights) -> int:
+    return sum(int((tensor == 0).sum()) for tensor in weights.values())
 
 
 def check_metric(metric: Metric, name: str | None = None) -> None:

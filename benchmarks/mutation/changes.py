@@ -1,7 +1,7 @@
 """Small changes to source that a test should notice, and those that nobody could.
 
-Not generated, for they change nothing that is promised: docstrings, texts of errors and logs, annotations, timers,
-`__all__`, decorators, imports, guards against division by zero, and how much is held in memory at once.
+Not generated, for they change nothing that is promised: docstrings, texts of errors and logs, annotations,
+timers, `__all__`, decorators, imports, guards against division by zero, how much is held in memory at once.
 """
 
 import ast
@@ -38,7 +38,20 @@ OTHER_NAME = {one: other for pair in PAIRS for one, other in (pair.split(), pair
     "zeros_like": "ones_like",
     "ones_like": "zeros_like",
 }
-LEFT_OUT = {"abs", "sqrt", "square", "exp", "log", "sign", "clamp", "round", "floor", "flip", "softmax", "pinv"}
+LEFT_OUT = {
+    "abs",
+    "sqrt",
+    "square",
+    "exp",
+    "log",
+    "sign",
+    "clamp",
+    "round",
+    "floor",
+    "flip",
+    "softmax",
+    "pinv",
+}
 SILENT = {"log", "warnings", "progress", "advance", "print"}  # whom nobody waits for
 TIMERS = {"seconds", "started", "deadline", "perf_counter"}
 MEMORY = {"ROOM", "CHUNK", "AT_ONCE"}  # how much is held at once: the outcome is the same
@@ -136,7 +149,9 @@ def _promises_nothing(node: ast.AST) -> bool:
         names = {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
         return bool(names & (MEMORY | {"__all__", "started"}))
     if isinstance(node, ast.expr):
-        return any(isinstance(inner, ast.Name | ast.Attribute) and _own(inner) in TIMERS for inner in _flat(node))
+        return any(
+            isinstance(inner, ast.Name | ast.Attribute) and _own(inner) in TIMERS for inner in _flat(node)
+        )
     return isinstance(node, ast.If) and _own(node.test) == "TYPE_CHECKING"
 
 
@@ -258,7 +273,7 @@ def _removed(place: Place) -> Iterator[ast.stmt]:
 
 
 def _assigned_before(function: ast.FunctionDef | None, target: ast.expr, node: ast.stmt) -> bool:
-    """Say whether a target holds something without this statement: a place in something, or a name set before."""
+    """Say whether a target holds something without this statement: it was set before, or is a place."""
     if isinstance(target, ast.Subscript | ast.Attribute):
         return not (function is not None and function.name == "__init__")
     if function is None or not isinstance(target, ast.Name):

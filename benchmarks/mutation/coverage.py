@@ -98,7 +98,9 @@ def load(root: Path, tests: Path, folders: Sequence[Path]) -> dict[str, dict[str
 def trace(root: Path, tests: Path, folders: Sequence[Path]) -> None:
     """Run the fast tests of a file and keep their map; for a process of its own."""
     tracer = Tracer(root, folders)
-    pytest.main([str(tests), "-q", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist"], plugins=[tracer])
+    pytest.main(
+        [str(tests), "-q", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist"], plugins=[tracer]
+    )
     path = root / FOLDER / f"{key(root, tests, folders)}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".new").write_text(json.dumps(tracer.tests))

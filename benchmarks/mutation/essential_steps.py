@@ -1,4 +1,4 @@
-"""What each method is nothing without, and the trivial thing in its place. A test must miss every one of them."""
+"""What each method is nothing without, and the trivial thing in its place. A test must miss each."""
 
 import ast
 from dataclasses import dataclass
@@ -35,7 +35,9 @@ def without(root: Path, step: Step) -> tuple[CodeType, range]:
     for name in step.function.split("."):
         found = next((node for node in scope if getattr(node, "name", None) == name), None)
         if not isinstance(found, ast.ClassDef | ast.FunctionDef):
-            raise SystemExit(f"expected {step.function} in {step.path}, got none. Remedy: essential_steps.py.")
+            raise SystemExit(
+                f"expected {step.function} in {step.path}, got none. Remedy: essential_steps.py."
+            )
         scope = found.body
     lines = range(found.lineno + 1, (found.end_lineno or found.lineno) + 1)
     found.body = ast.parse(step.instead).body
