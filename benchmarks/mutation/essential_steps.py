@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 
+from mutation.essential_table import TABLE
+
 GROUPS = ("attack", "defense", "audit", "client", "forgery", "metric")
 
 
@@ -18,7 +20,7 @@ class Step:
     instead: str
 
 
-STEPS: list[Step] = []
+STEPS = [Step(name=row[0], path=row[1], function=row[2], instead=row[3]) for row in TABLE]
 
 
 def missing(root: Path) -> list[str]:
