@@ -5,34 +5,21 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
-from torch import Tensor
 
 import fedsim
 from fedsim.config import build
 from fedsim.config.catalog import GROUPS, config_dir, entries
 from fedsim.config.compose import compose
 from fedsim.config.instances import instance
-from fedsim.config.parts import part
 from fedsim.core.errors import FedsimError
-from fedsim.core.interfaces import Behaviour, Challenge
-from fedsim.core.randomness import generator
-from fedsim.core.training import Batch
-from fedsim.data.tiny import tiny
-from fedsim.models.softmax import softmax
 from fedsim.testing import (
     check_attack,
-    check_audit,
-    check_client,
     check_data,
-    check_defense,
     check_engine,
-    check_forgery,
     check_metric,
     check_model,
     check_yaml,
-    small_challenge,
     small_data,
     small_model,
 )
@@ -113,55 +100,6 @@ def test_an_attack_is_repeatable_and_leaves_observations_untouched(name: str) ->
     alone = name in ONE_IMAGE
     model = small_model(activation="tanh") if alone else None
     check_attack(fedsim.attack(name, **few), batch_size=1 if alone else 6, model=model)
-
-
-@pytest.mark.parametrize("name", names("defense"))
-def test_a_defence_changes_what_a_server_sees_and_not_its_input(name: str) -> None:
-    check_defense(fedsim.defense(name))
-
-
-def test_an_honest_client_claims_what_it_did() -> None:
-    check_client(Behaviour())
-
-
-@pytest.mark.parametrize("name", names("client"))
-def test_a_malicious_client_claims_what_it_did_not_do(name: str) -> None:
-    few = {"forgery": {"candidates": 2}} if name == "forger" else {}
-    check_client(part("client", name, **few))
-
-
-@pytest.mark.parametrize("name", sorted(set(names("audit")) - {"none"}))
-@pytest.mark.parametrize("every", [1, 3])
-def test_an_audit_accepts_the_honest_and_nobody_else(name: str, every: int) -> None:
-    check_audit(part("audit", name, every=every))
-
-
-def black_image() -> Challenge:
-    """Two tiny images, one of them black: without a bias it has no gradient, and any class will do."""
-    data = tiny(values=2)
-    torch.manual_seed(0)
-    model = softmax(data.task)
-    model.output.bias = None
-
-    def examples(indices: Tensor) -> Batch:
-        return Batch(images=data.train.batch(indices).double(), labels=data.train.labels[indices])
-
-    everything, own = torch.arange(len(data.train.labels)), torch.tensor([0, 20])
-    return Challenge(
-        model=model.double(),
-        batch=examples(own),
-        unwanted=torch.tensor([0]),
-        task=data.task,
-        owned=everything[~torch.isin(everything, own)],
-        examples=examples,
-        generator=generator(0),
-    )
-
-
-@pytest.mark.parametrize("name", names("forgery"))
-def test_a_forgery_keeps_to_its_domain_and_near_the_gradient(name: str) -> None:
-    few = {"gauss_newton": {"iterations": 5}, "greedy": {"candidates": 5}}.get(name, {})
-    check_forgery(part("forgery", name, **few), black_image if name == "brute_force" else small_challenge)
 
 
 @pytest.mark.parametrize("name", ["inline", "ray"])
