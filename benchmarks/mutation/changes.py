@@ -1,7 +1,8 @@
 """Small changes to source that a test should notice, and those that nobody could.
 
 Not generated, for they change nothing that is promised: docstrings, texts of errors and logs, annotations,
-timers, `__all__`, decorators, imports, guards against division by zero, how much is held in memory at once.
+timers, `__all__`, decorators, imports, guards against division by zero, how much is held in memory at once,
+which of all draws a generator gives, and `zip(strict=True)`, which is there for people.
 """
 
 import ast
@@ -140,7 +141,9 @@ def _promises_nothing(node: ast.AST) -> bool:
     """Say whether a node is text for people, a timer, or there for types alone."""
     if isinstance(node, ast.Import | ast.ImportFrom | ast.JoinedStr | ast.arg | ast.alias):
         return True
-    if isinstance(node, ast.keyword) and node.arg in TIMERS | {"message", "doc"}:
+    if isinstance(node, ast.keyword) and node.arg in TIMERS | {"strict"}:
+        return True
+    if isinstance(node, ast.Call) and _own(node.func) in ("generator", "manual_seed", "default_rng"):
         return True
     if isinstance(node, ast.Expr) and (isinstance(node.value, ast.Constant) or _root(node.value) in SILENT):
         return True

@@ -1,0 +1,109 @@
+"""What a verifier measures, one figure at a time: distances, initial weights, known noise, suspicions."""
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedsim.contracts import small_work
+from fedsim.core.randomness import generator
+from fedsim.core.training import Batch, honest
+from fedsim.core.types import KnownDefense, Observation
+from fedsim.defenses.integrity.proof.distances import distance
+from fedsim.defenses.integrity.proof.initialisation import initial_problem, uniform_reach
+from fedsim.defenses.integrity.proof.suspicion import disagreement, lit_dark_pixels, near_duplicates
+from fedsim.defenses.integrity.proof.verify import Thoroughness, Work, _check_steps, recompute
+from fedsim.defenses.privacy.dp import DP
+
+
+def test_distances_are_over_all_tensors_together() -> None:
+    one = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([[3.0]])}
+    other = {"b": torch.tensor([[7.0]]), "a": torch.tensor([1.0, 5.0])}
+    assert distance("l1", one, other) == 7
+    assert distance("l2", one, other) == 5
+    assert distance("linf", one, other) == 4
+    cosine = (1 + 10 + 21) / math.sqrt(14 * 75)
+    assert distance("cosine", one, other) == pytest.approx(1 - cosine)
+    assert distance("l2", one, one) == 0
+
+
+def test_only_uniform_draws_have_a_reach() -> None:
+    flat = (torch.rand(50_000, generator=generator(0), dtype=torch.float64) - 0.5) * 4
+    assert uniform_reach(flat) == pytest.approx(2, rel=1e-3)
+    assert uniform_reach(flat) > float(flat.abs().max())
+    assert uniform_reach(torch.randn(5000, generator=generator(1)).double()) is None
+
+
+def drawn(number: int) -> dict[str, Tensor]:
+    """Weights as a model begins with them: uniform, normal, constant."""
+    return {
+        "uniform": torch.rand(30, 30, generator=generator(number, "uniform")) - 0.5,
+        "normal": torch.randn(30, 30, generator=generator(number, "normal")),
+        "constant": torch.ones(5),
+    }
+
+
+def test_weights_that_were_trained_are_told_from_fresh_ones() -> None:
+    assert [initial_problem(drawn(100 + number), drawn) for number in range(20)] == [None] * 20
+    own = drawn(100)
+    moved = own["uniform"].clone()
+    moved[3, 4] = 0.51
+    assert "'uniform' reaches 0.51" in str(initial_problem({**own, "uniform": moved}, drawn))
+    wider = initial_problem({**own, "normal": own["normal"] * 1.3}, drawn)
+    assert "'normal': a Kolmogorov-Smirnov test" in str(wider)
+    assert "expected 1 everywhere" in str(initial_problem({**own, "constant": torch.zeros(5)}, drawn))
+
+
+def seen(**told: object) -> Observation:
+    weights = {"w": torch.ones(2)}
+    return Observation(round=1, client=0, sent=weights, received=weights, **told)
+
+
+def test_the_noise_of_private_steps_is_told_of_gradients_and_updates() -> None:
+    defense = DP(max_norm=2.0, sigma=3.0)
+    assert defense.known(seen(kind="gradient", num_examples=12)) == KnownDefense(noise=0.5)
+    steps = {"kind": "update", "num_examples": 12, "local_steps": 4}
+    assert defense.known(seen(**steps, learning_rate=0.1)).noise == pytest.approx(2.0 * 0.1 * 2)
+    assert defense.known(seen(**steps)) == KnownDefense()
+    assert defense.known(seen(kind="gradient")) == KnownDefense()
+
+
+def test_the_largest_of_all_recomputed_steps_is_the_verdicts_distance() -> None:
+    work = small_work()
+    done = honest(work)
+    blurred = tuple(
+        {name: tensor + 10.0**-place * torch.ones_like(tensor) for name, tensor in weights.items()}
+        for place, weights in enumerate(done.trace.checkpoints)
+    )
+    trace = replace(done.trace, checkpoints=blurred)
+    gaps = [recompute(trace, place, work.model, [done.batches[place]], "l2") for place in range(4)]
+    found, expected = Work(), SimpleNamespace(model=work.model, task=work.task)
+    how = Thoroughness(top=2, random=2, delta=1e9)
+    _check_steps(trace, expected, how, lambda steps, _: [done.batches[s] for s in steps], generator(0), found)
+    assert found.largest == max(gaps) > min(gaps) > 0
+    assert found.steps == 4
+
+
+def test_suspicions_of_hand_made_batches() -> None:
+    images = torch.zeros(3, 1, 2, 2)
+    images[:, :, 0, 1], images[0, 0, 1, 0] = 1.0, 0.5
+    reference = Batch(images=images, labels=torch.tensor([0, 0, 1]))
+    lit = images.clone()
+    lit[0, 0, 0, 0], lit[1, 0, 0, 1] = 0.6, 0.8  # light where all is dark, and its lack where all is bright
+    assert lit_dark_pixels(reference, reference) == 0
+    assert lit_dark_pixels(replace(reference, images=lit), reference) == pytest.approx(0.8 / 12)
+    apart = torch.tensor([0.0, 0.1, 0.9]).view(3, 1, 1, 1)
+    assert near_duplicates(Batch(images=apart, labels=torch.zeros(3))) == pytest.approx(1, abs=1e-4)
+    assert near_duplicates(Batch(images=apart[:1], labels=torch.zeros(1))) == 0
+    shades = Batch(
+        images=torch.tensor([0.0, 0.1, 0.2, 0.8, 0.9, 1.0, 0.3, 0.7]).view(8, 1, 1, 1),
+        labels=torch.tensor([0, 0, 0, 1, 1, 1, 0, 1]),
+    )
+    asked = Batch(
+        images=torch.tensor([0.05, 0.95, 0.9, 0.1]).view(4, 1, 1, 1), labels=torch.tensor([0, 1, 0, 0])
+    )
+    assert disagreement(asked, shades) == 0.25
+    assert disagreement(replace(asked, labels=torch.rand(4, 2)), shades) == 1
