@@ -259,7 +259,7 @@ def _call(place: Place) -> Iterator[ast.expr]:
 def _return(place: Place) -> Iterator[ast.stmt]:
     node = place.node
     assert isinstance(node, ast.Return)
-    if place.function is None or node.value is None:
+    if place.function is None or node.value is None or isinstance(node.value, ast.JoinedStr):
         return
     names = [argument.arg for argument in place.function.args.args if argument.arg not in ("self", "cls")]
     if names and _own(node.value) != names[0] and not isinstance(node.value, ast.Constant):

@@ -1,6 +1,7 @@
 """What a verifier measures, one figure at a time: distances, initial weights, known noise, suspicions."""
 
 import math
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,8 +12,9 @@ from torch import Tensor
 from fedsim.contracts import small_work
 from fedsim.core.randomness import generator
 from fedsim.core.training import Batch, honest
-from fedsim.core.types import KnownDefense, Observation
+from fedsim.core.types import KnownDefense, Observation, Task
 from fedsim.defenses.integrity.proof.distances import distance
+from fedsim.defenses.integrity.proof.domain import batch_problem, domain_of, same_batch
 from fedsim.defenses.integrity.proof.initialisation import initial_problem, uniform_reach
 from fedsim.defenses.integrity.proof.suspicion import disagreement, lit_dark_pixels, near_duplicates
 from fedsim.defenses.integrity.proof.verify import Thoroughness, Work, _check_steps, recompute
@@ -85,6 +87,50 @@ def test_the_largest_of_all_recomputed_steps_is_the_verdicts_distance() -> None:
     _check_steps(trace, expected, how, lambda steps, _: [done.batches[s] for s in steps], generator(0), found)
     assert found.largest == max(gaps) > min(gaps) > 0
     assert found.steps == 4
+
+
+TASK = Task(input_shape=(1, 2, 2), num_classes=3)
+
+
+def levels(*changes: tuple[int, float], labels: tuple[int, ...] = (0, 2)) -> Batch:
+    """Two images of grey levels, with some pixels otherwise."""
+    pixels = torch.tensor([0, 51, 102, 153, 204, 255, 0, 255]) / 255
+    for place, value in changes:
+        pixels[place] = value
+    return Batch(images=pixels.view(2, 1, 2, 2), labels=torch.tensor(labels))
+
+
+@pytest.mark.parametrize(
+    ("batch", "words", "domain"),
+    [
+        (levels(), None, "uint8"),
+        (levels((1, 0.3001)), "whole grey levels", "box"),
+        (levels((1, -0.2)), r"in \[0, 1\]", "real"),
+        (levels((0, -0.0)), r"in \[0, 1\]", "real"),
+        (levels((5, 1.2)), r"in \[0, 1\]", "real"),
+        (levels((5, math.inf)), "finite", "none"),
+        (levels(labels=(-1, 2)), "labels from 0 to 2", "none"),
+        (levels(labels=(0, 3)), "labels from 0 to 2", "none"),
+        (levels(labels=(0, 1, 2)), "2 labels of int64, got .3,.", "none"),
+        (replace(levels(), labels=torch.tensor([0, 1], dtype=torch.int32)), "of torch.int32", "none"),
+        (replace(levels(), images=levels().images.double()), "got .* of float64", "none"),
+        (replace(levels(), images=levels().images[:1]), r"expected images \(2, 1, 2, 2\)", "none"),
+        (replace(levels(), labels=torch.rand(2, 3)), "labels of int64", "real labels"),
+        (replace(levels(), labels=torch.rand(2, 2)), "labels of int64", "none"),
+    ],
+)
+def test_what_keeps_a_batch_from_being_data(batch: Batch, words: str | None, domain: str) -> None:
+    problem = batch_problem(batch, 2, TASK, "uint8")
+    assert problem is None if words is None else re.search(words, str(problem))
+    assert domain_of(batch, 2, TASK) == domain
+
+
+def test_a_batch_is_the_same_in_any_order_and_not_with_other_labels() -> None:
+    turned = Batch(images=levels().images.flip(0), labels=levels().labels.flip(0))
+    assert same_batch(levels(), turned)
+    assert same_batch(levels(), levels((0, -0.0)))
+    assert not same_batch(levels(), replace(turned, labels=levels().labels))
+    assert not same_batch(levels(), levels((1, 52 / 255)))
 
 
 def test_suspicions_of_hand_made_batches() -> None:
