@@ -98,19 +98,20 @@ def affordable(tests: Sequence[str], seconds: Mapping[str, float], budget: float
     return taken
 
 
-def met_by(mutant: Mutant, runs: Runs) -> list[str]:
-    """Return the tests that run a mutant's line; of a file's own lines, whoever runs anything of the file."""
+def met_by(mutant: Mutant, runs: Runs, seconds: Mapping[str, float]) -> list[str]:
+    """Return the tests that run a mutant's line; of a file's own lines, whoever runs or names the file."""
     lines = runs.get(str(mutant.path.relative_to(ROOT)), {})
     if mutant.in_function:
         return list(lines.get(mutant.line, ()))
-    return [test for tests in lines.values() for test in tests]
+    named = [test for test in seconds if mutant.path.stem in test]  # a yaml's, of a default
+    return [test for tests in lines.values() for test in tests] + named
 
 
 def report(drawn: Sequence[Mutant], runs: Runs, seconds: Mapping[str, float], budget: float) -> None:
     """Meet each mutant with its tests; print survivors as they come, and the shares at last."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for mutant in drawn:
-        tests = affordable(met_by(mutant, runs), seconds, budget)
+        tests = affordable(met_by(mutant, runs, seconds), seconds, budget)
         compiled = lambda mutant=mutant: compile(mutant.tree, str(mutant.path), "exec")  # noqa: E731
         end = outcome(mutant.path, compiled, tests, ROOT) if tests else "uncovered"
         name = mutant.path.relative_to(ROOT)

@@ -100,6 +100,7 @@ def check_defense(defense: Defense) -> None:
         skips = _zeros(sent) > _zeros(reply) or _zeros(seen.received) > _zeros(plain.received)
         zeros = defense.known(seen).zeros or (defense.sparse and defense.bits is None)
         _expect(skips or not zeros, "zeros in what is sent, where it says that there are")
+        _expect(defense.sparse or not defense.known(seen).zeros, "sparse where zeros are known to be")
     _expect(acts, "that a server sees something else than without it")
 
 

@@ -131,6 +131,13 @@ class Shaken(Idle):
         return {name: t + 0.1 * torch.randn(t.shape, generator=generator) for name, t in reply.items()}
 
 
+class Halved(Idle):
+    """Sends the first half of each tensor."""
+
+    def on_reply(self, reply: Weights, kind: Kind, generator: Generator) -> Weights:
+        return {n: torch.cat([t[: len(t) // 2], 0 * t[len(t) // 2 :]]) for n, t in reply.items()}
+
+
 class Wasteful(Defense):
     """Draws, and does not care."""
 
@@ -154,6 +161,7 @@ class Meddler(Defense):
         (Idle(bits=3.0), "numbers of 3 bits"),
         (Shaken(sparse=True), "zeros in what is sent"),
         (Shaken(KnownDefense(zeros=True)), "zeros in what is sent"),
+        (Halved(KnownDefense(zeros=True)), "sparse where zeros"),
         (Shaken(KnownDefense(noise=0.2)), "noise of the deviation it tells, 0.2"),
         (Wasteful(), "chance decides on the batch"),
         (Meddler(), "the model given to stay"),

@@ -9,13 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedsim.contracts import small_work
+from fedsim.contracts import check_audit, small_work
+from fedsim.core.errors import FedsimError
 from fedsim.core.randomness import generator
 from fedsim.core.training import Batch, honest
 from fedsim.core.types import KnownDefense, Observation, Task
 from fedsim.defenses.integrity.proof.distances import distance
 from fedsim.defenses.integrity.proof.domain import batch_problem, domain_of, same_batch
 from fedsim.defenses.integrity.proof.initialisation import initial_problem, uniform_reach
+from fedsim.defenses.integrity.proof.proof_of_learning import ProofOfLearning
 from fedsim.defenses.integrity.proof.suspicion import disagreement, lit_dark_pixels, near_duplicates
 from fedsim.defenses.integrity.proof.verify import Thoroughness, Work, _check_steps, recompute
 from fedsim.defenses.privacy.dp import DP
@@ -87,6 +89,15 @@ def test_the_largest_of_all_recomputed_steps_is_the_verdicts_distance() -> None:
     _check_steps(trace, expected, how, lambda steps, _: [done.batches[s] for s in steps], generator(0), found)
     assert found.largest == max(gaps) > min(gaps) > 0
     assert found.steps == 4
+
+
+@pytest.mark.parametrize(("top", "random"), [(0, 1), (1, 0)])
+def test_a_step_by_size_or_one_by_chance_is_enough_to_audit(top: int, random: int) -> None:
+    audit = ProofOfLearning(top=top, random=random)
+    check_audit(audit)
+    assert (audit.how.top, audit.how.random, audit.pin_learning_rate, audit.keep) == (top, random, True, True)
+    with pytest.raises(FedsimError, match="at least one step to do again"):
+        ProofOfLearning(top=0, random=0)
 
 
 TASK = Task(input_shape=(1, 2, 2), num_classes=3)
