@@ -1,4 +1,4 @@
-"""What a verifier measures, one figure at a time: distances, initial weights, known noise, suspicions."""
+"""What a verifier measures, one figure at a time: distances, initial weights, domains, suspicions."""
 
 import math
 import re
@@ -13,14 +13,13 @@ from fedsim.contracts import check_audit, small_work
 from fedsim.core.errors import FedsimError
 from fedsim.core.randomness import generator
 from fedsim.core.training import Batch, honest
-from fedsim.core.types import KnownDefense, Observation, Task
+from fedsim.core.types import Task
 from fedsim.defenses.integrity.proof.distances import distance
 from fedsim.defenses.integrity.proof.domain import batch_problem, domain_of, same_batch
 from fedsim.defenses.integrity.proof.initialisation import initial_problem, uniform_reach
 from fedsim.defenses.integrity.proof.proof_of_learning import ProofOfLearning
 from fedsim.defenses.integrity.proof.suspicion import disagreement, lit_dark_pixels, near_duplicates
 from fedsim.defenses.integrity.proof.verify import Thoroughness, Work, _check_steps, recompute
-from fedsim.defenses.privacy.dp import DP
 
 
 def test_distances_are_over_all_tensors_together() -> None:
@@ -59,20 +58,6 @@ def test_weights_that_were_trained_are_told_from_fresh_ones() -> None:
     wider = initial_problem({**own, "normal": own["normal"] * 1.3}, drawn)
     assert "'normal': a Kolmogorov-Smirnov test" in str(wider)
     assert "expected 1 everywhere" in str(initial_problem({**own, "constant": torch.zeros(5)}, drawn))
-
-
-def seen(**told: object) -> Observation:
-    weights = {"w": torch.ones(2)}
-    return Observation(round=1, client=0, sent=weights, received=weights, **told)
-
-
-def test_the_noise_of_private_steps_is_told_of_gradients_and_updates() -> None:
-    defense = DP(max_norm=2.0, sigma=3.0)
-    assert defense.known(seen(kind="gradient", num_examples=12)) == KnownDefense(noise=0.5)
-    steps = {"kind": "update", "num_examples": 12, "local_steps": 4}
-    assert defense.known(seen(**steps, learning_rate=0.1)).noise == pytest.approx(2.0 * 0.1 * 2)
-    assert defense.known(seen(**steps)) == KnownDefense()
-    assert defense.known(seen(kind="gradient")) == KnownDefense()
 
 
 def test_the_largest_of_all_recomputed_steps_is_the_verdicts_distance() -> None:
