@@ -112,8 +112,7 @@ def report(drawn: Sequence[Mutant], runs: Runs, seconds: Mapping[str, float], bu
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for mutant in drawn:
         tests = affordable(met_by(mutant, runs, seconds), seconds, budget)
-        compiled = lambda mutant=mutant: compile(mutant.tree, str(mutant.path), "exec")  # noqa: E731
-        end = outcome(mutant.path, compiled, tests, ROOT) if tests else "uncovered"
+        end = outcome(mutant.path, mutant.code, tests, ROOT) if tests else "uncovered"
         name = mutant.path.relative_to(ROOT)
         for folder in ("all", str(name.parent)):
             counts[folder][end] += 1

@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 
 FLIPS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.GtE,
@@ -66,33 +67,33 @@ class Mutant:
     path: Path
     line: int
     what: str
-    tree: ast.Module
+    place: int  # of the node that changes, in the order of the file
+    change: int  # of those that it may have
     in_function: bool
+
+    def code(self) -> CodeType:
+        """Return the file's code with this change."""
+        tree = ast.parse(self.path.read_text(encoding="utf-8"))
+        place = list(_places(tree))[self.place]
+        place.replace(list(_changes(place))[self.change])
+        return compile(ast.fix_missing_locations(tree), str(self.path), "exec")
 
 
 def mutants(path: Path) -> list[Mutant]:
-    """Return every change to a file, each with a tree of its own."""
-    source = path.read_text(encoding="utf-8")
-    places = list(_places(ast.parse(source)))
-    return [mutant for number in range(len(places)) for mutant in _at(path, source, number)]
-
-
-def _at(path: Path, source: str, number: int) -> Iterator[Mutant]:
-    tree = ast.parse(source)
-    place = list(_places(tree))[number]
-    for replacement in _changes(place):
-        before, after = (_words(node) for node in (place.node, replacement))
-        changed = copy.deepcopy(tree)
-        twin = list(_places(changed))[number]
-        twin.replace(copy.deepcopy(replacement))
-        ast.fix_missing_locations(changed)
-        yield Mutant(
+    """Return every change to a file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [
+        Mutant(
             path=path,
             line=place.node.lineno,
-            what=f"{before}  ->  {after}",
-            tree=changed,
+            what=f"{_words(place.node)}  ->  {_words(replacement)}",
+            place=number,
+            change=change,
             in_function=place.function is not None,
         )
+        for number, place in enumerate(_places(tree))
+        for change, replacement in enumerate(_changes(place))
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
