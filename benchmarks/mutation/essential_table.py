@@ -108,7 +108,7 @@ TABLE = [
         "return torch.eye(len(tensor), dtype=tensor.dtype)",
     ),
     ("attack/stein", STEIN + "stein.py", "Stein.craft", "return weights"),
-    ("attack/stein_exact", STEIN + "batch.py", "Batch.from_moments", "return left[:0]"),
+    ("attack/stein_exact", STEIN + "batch.py", "Batch.search", "return 0"),
     (
         "attack/stein_exact",
         STEIN + "membership.py",
