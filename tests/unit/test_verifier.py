@@ -12,14 +12,14 @@ from torch import Tensor
 from fedsim.contracts import check_audit, small_work
 from fedsim.core.errors import FedsimError
 from fedsim.core.randomness import generator
-from fedsim.core.training import Batch, honest
+from fedsim.core.training import Batch, Trace, honest
 from fedsim.core.types import Task
 from fedsim.defenses.integrity.proof.distances import distance
 from fedsim.defenses.integrity.proof.domain import batch_problem, domain_of, same_batch
 from fedsim.defenses.integrity.proof.initialisation import initial_problem, uniform_reach
 from fedsim.defenses.integrity.proof.proof_of_learning import ProofOfLearning
 from fedsim.defenses.integrity.proof.suspicion import disagreement, lit_dark_pixels, near_duplicates
-from fedsim.defenses.integrity.proof.verify import Thoroughness, Work, _check_steps, recompute
+from fedsim.defenses.integrity.proof.verify import Thoroughness, Work, _check_steps, chosen_places, recompute
 
 
 def test_distances_are_over_all_tensors_together() -> None:
@@ -149,3 +149,16 @@ def test_suspicions_of_hand_made_batches() -> None:
     )
     assert disagreement(asked, shades) == 0.25
     assert disagreement(replace(asked, labels=torch.rand(4, 2)), shades) == 1
+
+
+def test_epochs_are_counted_in_steps_also_where_checkpoints_are_rare() -> None:
+    sizes = [1.0, 2.0, 4.0, 3.0, 5.0, 6.0]
+    places = torch.tensor([0.0, *sizes]).cumsum(0)
+    trace = Trace(
+        checkpoints=tuple({"w": place[None]} for place in places),
+        every=2,
+        learning_rate=0.1,
+        indices=((0,),) * 12,
+        digests=("",) * 12,
+    )
+    assert chosen_places(trace, Thoroughness(top=1, random=0, epoch=4), generator(0)) == [1, 2, 5]
