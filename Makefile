@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help run test test-slow test-all test-kernels test-lowest figures figures-quick check format bench constraints clean
+.PHONY: help run test test-slow test-all test-kernels test-lowest figures figures-quick check format bench mutants constraints clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -56,7 +56,11 @@ format: $(VENV)/.dev  ## rewrite the code in the project's format
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.ready  ## run all measurements (two hours)
-	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+	@set -e; for script in $(filter-out benchmarks/mutants.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script; done
+
+mutants: $(VENV)/.dev  ## change the methods in small ways and see whether the fast tests notice (hours)
+	$(BIN)/python benchmarks/mutants.py --essential
+	$(BIN)/python benchmarks/mutants.py --sample 1000
 
 constraints:  ## renew constraints.txt with the newest versions that pyproject.toml admits
 	$(PYTHON) -m venv --clear build/newest

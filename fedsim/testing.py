@@ -1,4 +1,4 @@
-"""What fedsim asks of every attack, defence, metric, model, data set and yaml, for a plug-in's own tests.
+"""What fedsim asks of every part, from attack to yaml, for a plug-in's own tests.
 
     def test_my_attack() -> None:
         check_attack(MyAttack())
@@ -9,39 +9,39 @@ Each function returns nothing, or raises an AssertionError that says what was ex
 import dataclasses
 import inspect
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from fedsim.api.choose import dataset
 from fedsim.api.choose import model as model_by_name
 from fedsim.api.observe import observation, observe
 from fedsim.config.plugins import LISTED
-from fedsim.core.interfaces import Attack, Defense, Metric
+from fedsim.contracts import check_audit as check_audit
+from fedsim.contracts import check_client as check_client
+from fedsim.contracts import check_engine as check_engine
+from fedsim.contracts import check_forgery as check_forgery
+from fedsim.contracts import copies, expect, same_weights
+from fedsim.contracts import small_challenge as small_challenge
+from fedsim.contracts import small_data as small_data
+from fedsim.contracts import small_model as small_model
+from fedsim.core.federation import Federation
+from fedsim.core.interfaces import Attack, Defense, LocalStep, Metric
 from fedsim.core.randomness import generator
 from fedsim.core.training import batch_gradient, load_weights
-from fedsim.core.types import Observation, Reconstruction, Task, Truth
+from fedsim.core.types import Observation, Reconstruction, Task, Truth, Weights
 from fedsim.data.blind_batches import Rules
 from fedsim.data.images import Dataset
 from fedsim.lab.scoring import blind_prior
 from fedsim.metrics.baselines import scored
 
+FLOAT_BITS = 32  # of a number that no defence made smaller
 BESIDE_ARGUMENTS = ("_target_", "checkpoint", "share")  # keys of a yaml that its target does not take
-
-
-def small_data() -> Dataset:
-    """Return the small images that attacks and defences are checked on: one channel, 8 x 8, four classes."""
-    return dataset("synthetic", shape=[1, 8, 8], num_classes=4)
-
-
-def small_model(name: str = "mlp", **settings: Any) -> nn.Module:
-    """Return a model for small_data."""
-    return model_by_name(name, task=small_data().task, **({"width": 40} | settings))
 
 
 def check_attack(attack: Attack, *, batch_size: int = 6, model: nn.Module | None = None) -> None:
@@ -49,11 +49,11 @@ def check_attack(attack: Attack, *, batch_size: int = 6, model: nn.Module | None
 
     model: one that it works on; a fully connected one unless it is told. See small_model.
     """
-    _expect(isinstance(attack, Attack), f"an Attack, got {type(attack).__name__}")
+    expect(isinstance(attack, Attack), f"an Attack, got {type(attack).__name__}")
     data, model = small_data(), small_model() if model is None else model
     honest = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     crafted = attack.craft(model, data.task, 1, honest)
-    _expect(attack.crafts() or crafted is honest, "crafts() to say so where craft() changes the weights")
+    expect(attack.crafts() or crafted is honest, "crafts() to say so where craft() changes the weights")
     load_weights(model, crafted)
     attack.check(model, data.task)  # or says why not: it must not refuse what run() works on
     images, labels = data.train.batch(torch.arange(batch_size)), data.train.labels[:batch_size]
@@ -64,39 +64,111 @@ def check_attack(attack: Attack, *, batch_size: int = 6, model: nn.Module | None
     second = attack.run(model, data.task, [seen])
     for name in ("images", "labels", "class_counts", "class_presence", "embeddings", "probabilities"):
         left, right = getattr(first, name), getattr(second, name)
-        _expect(_same(left, right), f"the same {name} from the same observation, whenever it runs")
-    _expect(first.trace == second.trace, "the same trace from the same observation")
-    _expect(first.residual == second.residual, "the same residual from the same observation")
+        expect(_same(left, right), f"the same {name} from the same observation, whenever it runs")
+    expect(first.trace == second.trace, "the same trace from the same observation")
+    expect(first.residual == second.residual, "the same residual from the same observation")
     after = _copies({"sent": seen.sent, "received": seen.received})
-    _expect(all(_same(before[key], after[key]) for key in before), "the observation to stay as it was")
+    expect(all(_same(before[key], after[key]) for key in before), "the observation to stay as it was")
     classes = (data.task.num_classes,)
     for name in ("class_counts", "class_presence"):
         found = getattr(first, name)
-        _expect(found is None or found.shape == classes, f"{name} of {classes[0]} classes")
+        expect(found is None or found.shape == classes, f"{name} of {classes[0]} classes")
     if first.class_counts is not None:
-        _expect(int(first.class_counts.min()) >= 0, "class_counts of at least 0")
+        expect(int(first.class_counts.min()) >= 0, "class_counts of at least 0")
     if first.images is not None:
-        _expect(first.images.shape[1:] == data.task.input_shape, f"images of shape {data.task.input_shape}")
+        expect(first.images.shape[1:] == data.task.input_shape, f"images of shape {data.task.input_shape}")
 
 
 def check_defense(defense: Defense) -> None:
-    """Defend a reply and a whole local round twice: alike by the same seed, well formed, input untouched."""
-    _expect(isinstance(defense, Defense), f"a Defense, got {type(defense).__name__}")
-    reply = {
-        "weight": torch.randn(4, 3, generator=generator(0)),
-        "bias": torch.randn(4, generator=generator(1)),
-    }
-    before = {name: tensor.clone() for name, tensor in reply.items()}
-    changed = defense.on_reply(reply, "gradient", generator(2))
-    again = defense.on_reply(reply, "gradient", generator(2))
-    Observation(round=1, client=0, sent=reply, received=changed, kind="gradient")  # or says what is wrong
-    _expect(all(_same(changed[name], again[name]) for name in reply), "the same reply of the same generator")
-    _expect(all(_same(before[name], reply[name]) for name in reply), "the reply given to stay as it was")
+    """Look at what a defence does: a server sees something else, repeatably, as claimed; input untouched."""
+    expect(isinstance(defense, Defense), f"a Defense, got {type(defense).__name__}")
+    _check_hooks(defense)
+    reply = made_up_reply()
+    sent = defense.on_reply(copies(reply), "gradient", generator(2))
+    Observation(round=1, client=0, sent=reply, received=sent, kind="gradient")  # or says what is wrong
+    if defense.bits is not None and defense.bits < FLOAT_BITS:
+        most = max(len(set(tensor.flatten().tolist())) for tensor in sent.values())
+        expect(
+            most <= round(2**defense.bits), f"numbers of {defense.bits:.3g} bits, got {most} different ones"
+        )
+    rules = Federation(clients=3)
+    acts = defense.sums_replies or defense.rules(rules) != rules or not same_weights(sent, reply)
     if not defense.sums_replies:
-        data, model = small_data(), small_model()
-        images, labels = data.train.batch(torch.arange(10)), data.train.labels[:10]
-        one, two = (observe(model, images, labels, defenses=[defense]).received for _ in range(2))
-        _expect(all(_same(one[name], two[name]) for name in one), "the same local round of the same seed")
+        plain, seen, again, other = (
+            _seen(defenses, seed)
+            for defenses, seed in (((), 0), ((defense,), 0), ((defense,), 0), ((defense,), 1))
+        )
+        expect(same_weights(seen.received, again.received), "the same local round of the same seed")
+        acts = acts or seen.kind != plain.kind or not same_weights(seen.received, plain.received)
+        _check_known(plain, seen, other)
+        skips = _zeros(sent) > _zeros(reply) or _zeros(seen.received) > _zeros(plain.received)
+        zeros = defense.known(seen).zeros or (defense.sparse and defense.bits is None)
+        expect(skips or not zeros, "zeros in what is sent, where it says that there are")
+        expect(defense.sparse or not defense.known(seen).zeros, "sparse where zeros are known to be")
+    expect(acts, "that a server sees something else than without it")
+
+
+def made_up_reply() -> dict[str, Tensor]:
+    """Return a reply of 1240 normal numbers that no model gave."""
+    return {
+        "weight": torch.randn(40, 30, generator=generator(0)),
+        "bias": torch.randn(40, generator=generator(1)),
+    }
+
+
+def _check_hooks(defense: Defense) -> None:
+    """Call each hook: input untouched, chance from its generator alone, and from all of it."""
+    data, model = small_data(), small_model()
+    images, labels = data.train.batch(torch.arange(10)), data.train.labels[:10]
+    step = LocalStep(model=model, images=images, labels=labels)
+    gradient, _ = batch_gradient(model, images, labels)
+    weights = copies(dict(model.named_parameters()))
+    reply = made_up_reply()
+    hooks: dict[str, tuple[Weights, Callable[[Generator], Weights]]] = {
+        "reply": (reply, lambda chance: defense.on_reply(reply, "gradient", chance)),
+        "gradient": (gradient, lambda chance: defense.on_gradient(gradient, step, chance)),
+        "batch": (
+            {"images": images, "labels": labels},
+            lambda chance: dict(
+                zip(("images", "labels"), defense.on_batch(images, labels, chance), strict=True)
+            ),
+        ),
+    }
+    for name, (given, hook) in hooks.items():
+        before, chance = copies(given), generator(2)
+        first, again, other = hook(chance), hook(generator(2)), hook(generator(3))
+        expect(same_weights(first, again), f"the same {name} of the same generator")
+        expect(same_weights(before, given), f"the {name} given to stay as it was")
+        draws = not torch.equal(chance.get_state(), generator(2).get_state())
+        expect(draws != same_weights(first, other), f"that chance decides on the {name}, if it is drawn")
+    unchanged = same_weights(weights, dict(model.named_parameters()))
+    expect(unchanged, "the model given to stay as it was")
+
+
+def _seen(defenses: Sequence[Defense], seed: int) -> Observation:
+    """Return what a server sees of ten small images, by an attacker who knows the settings."""
+    data = small_data()
+    images, labels = data.train.batch(torch.arange(10)), data.train.labels[:10]
+    return observe(small_model(), images, labels, defenses=defenses, knows_defenses=True, seed=seed)
+
+
+def _check_known(plain: Observation, seen: Observation, other: Observation) -> None:
+    """Hold the deviation of noise that an attacker is told against two draws of it."""
+    known = seen.defense
+    if known is None or not (known.noise or known.relative_noise):
+        return
+    told, found, size = 0.0, 0.0, 0
+    for name, tensor in plain.received.items():
+        scale = float(tensor.double().square().mean())
+        told += (known.noise**2 + known.relative_noise**2 * scale) * tensor.numel()
+        found += float((seen.received[name] - other.received[name]).double().square().sum()) / 2
+        size += tensor.numel()
+    told, found = (told / size) ** 0.5, (found / size) ** 0.5
+    expect(abs(found / told - 1) < 0.1, f"noise of the deviation it tells, {told:.3g}, got {found:.3g}")
+
+
+def _zeros(weights: Weights) -> int:
+    return sum(int((tensor == 0).sum()) for tensor in weights.values())
 
 
 def check_metric(metric: Metric, name: str | None = None) -> None:
@@ -104,7 +176,7 @@ def check_metric(metric: Metric, name: str | None = None) -> None:
 
     name: under which it scores.
     """
-    _expect(isinstance(metric, Metric), f"a Metric, got {type(metric).__name__}")
+    expect(isinstance(metric, Metric), f"a Metric, got {type(metric).__name__}")
     data = dataset("synthetic", shape=[1, 32, 32], num_classes=3, train_size=40, test_size=20)
     images, labels = data.train.batch(torch.arange(4)), torch.tensor([0, 2, 0, 0])  # unlike a blind guess
     rows = torch.rand(4, 3, generator=generator(0))
@@ -131,21 +203,21 @@ def check_metric(metric: Metric, name: str | None = None) -> None:
         score = scored(metric, right, truth, prior)
     if score is None:
         raise AssertionError("expected a score of a guess that claims everything")
-    _expect(name is None or score.metric == name, f"a score named {name}, got {score.metric}")
+    expect(name is None or score.metric == name, f"a score named {name}, got {score.metric}")
     if score.baseline is None:
         raise AssertionError("expected a baseline: what a guess without the gradient gets")
     sign = 1 if metric.highest else -1
     words = f"the truth to score better than blind guesses, got {score.value} and {score.baseline}"
-    _expect(sign * score.value > sign * score.baseline, words)
+    expect(sign * score.value > sign * score.baseline, words)
     twice: dict[str, Any] = {key: torch.cat([row, row]) for key, row in _examples_of(right).items()}
     surplus = metric.score(dataclasses.replace(right, **twice), truth)
     better = surplus is not None and sign * surplus.value > sign * score.value
-    _expect(not better, "guesses beyond the number of examples not to pay")
+    expect(not better, "guesses beyond the number of examples not to pay")
     turned = {key: row.flip(0) for key, row in _examples_of(right).items()}
     again = metric.score(dataclasses.replace(right, **turned), truth)
     same = again is not None and math.isclose(again.value, score.value, rel_tol=1e-4, abs_tol=1e-6)
-    _expect(same, "a score that does not depend on the order of guesses")
-    _expect(metric.score(Reconstruction(), truth) is None, "None for a guess that claims nothing")
+    expect(same, "a score that does not depend on the order of guesses")
+    expect(metric.score(Reconstruction(), truth) is None, "None for a guess that claims nothing")
 
 
 def _examples_of(guess: Reconstruction) -> dict[str, Any]:
@@ -158,25 +230,25 @@ def check_model(name: str, **settings: Any) -> nn.Module:
     """Build a model twice: logits of small colour images, and the same weights of the same seed."""
     task = Task(input_shape=(3, 32, 32), num_classes=7, mean=(0.4,), std=(0.2,))
     model, twin = (model_by_name(name, task=task, **settings) for _ in range(2))
-    _expect(not model.training, "a model in evaluation mode")
+    expect(not model.training, "a model in evaluation mode")
     shape = tuple(model(torch.rand(2, 3, 32, 32, generator=generator(0))).shape)
-    _expect(shape == (2, 7), f"logits of shape (2, 7), got {shape}")
+    expect(shape == (2, 7), f"logits of shape (2, 7), got {shape}")
     pairs = zip(model.parameters(), twin.parameters(), strict=True)
-    _expect(all(torch.equal(one, two) for one, two in pairs), "the same initialisation of the same seed")
+    expect(all(torch.equal(one, two) for one, two in pairs), "the same initialisation of the same seed")
     return model
 
 
 def check_data(data: Dataset) -> None:
     """Read some images of a data set: float32 in [0, 1], and every class among the labels."""
-    _expect(isinstance(data, Dataset), f"a Dataset, got {type(data).__name__}")
+    expect(isinstance(data, Dataset), f"a Dataset, got {type(data).__name__}")
     for images in (data.train, data.test):
         batch = images.batch(torch.arange(5))
-        _expect(batch.dtype == torch.float32, f"float32 images, got {batch.dtype}")
-        _expect(batch.shape == (5, *data.task.input_shape), f"images of shape {data.task.input_shape}")
-        _expect(0 <= float(batch.min()) < float(batch.max()) <= 1, "pixels in [0, 1], not all alike")
-        _expect(images.labels.dtype == torch.int64, f"int64 labels, got {images.labels.dtype}")
+        expect(batch.dtype == torch.float32, f"float32 images, got {batch.dtype}")
+        expect(batch.shape == (5, *data.task.input_shape), f"images of shape {data.task.input_shape}")
+        expect(0 <= float(batch.min()) < float(batch.max()) <= 1, "pixels in [0, 1], not all alike")
+        expect(images.labels.dtype == torch.int64, f"int64 labels, got {images.labels.dtype}")
         found = set(images.labels.tolist())
-        _expect(found == set(range(data.task.num_classes)), f"labels of all {data.task.num_classes} classes")
+        expect(found == set(range(data.task.num_classes)), f"labels of all {data.task.num_classes} classes")
 
 
 def check_yaml(path: Path, *, presets: Collection[str] = ()) -> None:
@@ -186,18 +258,18 @@ def check_yaml(path: Path, *, presets: Collection[str] = ()) -> None:
     """
     text, group, name = path.read_text(encoding="utf-8"), path.parent.name, path.stem
     if group in LISTED:
-        _expect(text.startswith(f"# @package {group}.{name}\n"), f"{path} to begin with its package")
+        expect(text.startswith(f"# @package {group}.{name}\n"), f"{path} to begin with its package")
     config = yaml.safe_load(text)
     given = {key: value for key, value in config.items() if key not in BESIDE_ARGUMENTS}
     parameters = dict(inspect.signature(_target(config)).parameters)
     parameters.pop("task", None)  # which models are called with
-    _expect(list(given) == list(parameters), f"{path} to name {list(parameters)}, got {list(given)}")
+    expect(list(given) == list(parameters), f"{path} to name {list(parameters)}, got {list(given)}")
     for key, parameter in parameters.items():
-        _expect(parameter.kind is inspect.Parameter.KEYWORD_ONLY, f"{path}: {key} to be keyword-only")
+        expect(parameter.kind is inspect.Parameter.KEYWORD_ONLY, f"{path}: {key} to be keyword-only")
         if parameter.default is inspect.Parameter.empty or key in presets or given[key] == "${seed}":
             continue
         value = tuple(given[key]) if isinstance(given[key], list) else given[key]
-        _expect(value == parameter.default, f"{path}: {key} to be {parameter.default!r}, got {value!r}")
+        expect(value == parameter.default, f"{path}: {key} to be {parameter.default!r}, got {value!r}")
 
 
 def _target(config: Mapping[str, Any]) -> Any:
@@ -213,8 +285,3 @@ def _same(left: Tensor | None, right: Tensor | None) -> bool:
     if left is None or right is None:
         return left is right
     return torch.equal(left, right)
-
-
-def _expect(holds: bool, expected: str) -> None:
-    if not holds:
-        raise AssertionError(f"expected {expected}")

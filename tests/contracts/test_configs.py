@@ -13,13 +13,14 @@ import fedsim
 from fedsim.config import build
 from fedsim.config.catalog import GROUPS, config_dir, entries
 from fedsim.config.compose import Composed, as_text, compose, composed
+from fedsim.config.instances import instance
 from fedsim.core.errors import FedsimError
 from fedsim.lab.compare import comparison_of
 from fedsim.report.sweep import settings_of
 from fedsim.testing import (
     check_attack,
     check_data,
-    check_defense,
+    check_engine,
     check_metric,
     check_model,
     check_yaml,
@@ -136,9 +137,9 @@ def parts(node: object) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("name", names("attack"))
 def test_parts_of_an_attack_take_the_arguments_that_are_named(name: str) -> None:
-    for part in parts(load("attack", name)):
-        parameters = inspect.signature(target(part)).parameters
-        assert set(part) - {"_target_"} <= set(parameters), part["_target_"]
+    for node in parts(load("attack", name)):
+        parameters = inspect.signature(target(node)).parameters
+        assert set(node) - {"_target_"} <= set(parameters), node["_target_"]
 
 
 @pytest.mark.parametrize("name", names("attack"))
@@ -151,9 +152,10 @@ def test_an_attack_is_repeatable_and_leaves_observations_untouched(name: str) ->
     check_attack(fedsim.attack(name, **few), batch_size=1 if alone else 6, model=model)
 
 
-@pytest.mark.parametrize("name", names("defense"))
-def test_a_defence_keeps_names_and_shapes_and_its_input(name: str) -> None:
-    check_defense(fedsim.defense(name))
+@pytest.mark.parametrize("name", ["inline", "ray"])
+def test_an_engine_gives_the_same_bits_as_this_process(name: str) -> None:
+    assert {*names("engine")} == {"inline", "ray", "deploy"}  # whose processes e2e/test_deploy.py counts, too
+    check_engine(instance(compose([f"engine={name}", "name=test"]).engine, "engine"))
 
 
 @pytest.mark.parametrize("name", names("model"))

@@ -19,6 +19,7 @@ from fedsim.flower.engines.deploy import Deploy, free_ports
 from fedsim.flower.engines.processes import Processes
 from fedsim.lab.resume import resume
 from fedsim.storage.runfolder import RunFolder
+from fedsim.testing import check_engine
 
 TWO = ("federation.clients=2",)
 
@@ -36,12 +37,9 @@ def processes_about(path: Path) -> list[str]:
     return found
 
 
-def test_deploy_and_inline_agree_bit_for_bit_in_a_round_of_one(
-    play_small, tmp_path: Path, monkeypatch
-) -> None:
+def test_deploy_and_inline_agree_bit_for_bit_in_a_round_of_one(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("FEDSIM_TEST", str(tmp_path))  # processes inherit it
-    one = ("federation.clients=1", "federation.rounds=1")
-    same(play_small(*one, folder="inline"), play_small(*one, "engine=deploy", folder="deploy"))
+    check_engine(Deploy(), "federation.clients=1", "federation.rounds=1")
     assert processes_about(tmp_path) == []
 
 

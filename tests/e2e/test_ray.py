@@ -1,13 +1,9 @@
-"""Flower's simulation engine gives bit for bit what the inline engine gives."""
+"""Flower's simulation engine gives bit for bit what the inline engine gives; once also in contracts."""
 
 import pytest
 from engines_alike import ALIKE, same
 
 from fedsim.core.errors import FedsimError
-
-
-def test_ray_and_inline_agree_bit_for_bit(play_small) -> None:
-    same(play_small(*ALIKE, folder="inline"), play_small(*ALIKE, "engine=ray", folder="ray"))
 
 
 @pytest.mark.slow

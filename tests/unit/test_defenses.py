@@ -5,6 +5,7 @@ from fedsim.core.errors import FedsimError
 from fedsim.core.randomness import generator
 from fedsim.defenses.privacy.clip import Clip
 from fedsim.defenses.privacy.noise import Noise
+from fedsim.defenses.privacy.quantize import Quantize
 from fedsim.defenses.privacy.sparsify import Sparsify, sparsify
 
 REPLY = {"w": torch.tensor([[3.0, -0.1], [0.5, 0.2]]), "b": torch.tensor([4.0])}
@@ -34,3 +35,9 @@ def test_wrong_settings_are_refused() -> None:
     for make in (lambda: Clip(max_norm=0), lambda: Noise(sigma=-1), lambda: Sparsify(rate=1.0)):
         with pytest.raises(FedsimError, match="expected"):
             make()
+
+
+def test_signs_have_the_mean_magnitude_of_their_tensor() -> None:
+    sent = Quantize(method="sign").on_reply(REPLY, "gradient", generator(0))
+    assert sent["w"].flatten().tolist() == pytest.approx([0.95, -0.95, 0.95, 0.95])
+    assert sent["b"].tolist() == [4.0]

@@ -22,6 +22,7 @@ from fedsim.attacks.integrity.forging.brute_force import (
 from fedsim.attacks.integrity.forging.greedy import Greedy
 from fedsim.attacks.integrity.forging.kong import Kong
 from fedsim.attacks.integrity.forging.nearest import Nearest
+from fedsim.attacks.integrity.forging.one_level import OneLevel
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Challenge, Forgery
 from fedsim.core.randomness import generator
@@ -136,3 +137,19 @@ def test_kong_finds_the_best_single_replacement_of_all_that_it_looks_at() -> Non
         for one in (examples(asked.owned[place : place + 1]) for place in range(388))
     )
     assert gap(asked, claimed) == pytest.approx(best)
+
+
+def test_one_level_takes_the_pixel_that_the_gradient_sees_least() -> None:
+    asked = challenge(network(2), 6, unwanted=1)
+    image = asked.batch.images[0].clone()
+    each = []
+    for pixel in range(49):
+        moved = torch.round(image * 255).flatten()
+        moved[pixel] += 1 if moved[pixel] < 255 else -1
+        images = torch.cat([(moved / 255).view(1, 1, 7, 7), asked.batch.images[1:]])
+        each.append(gap(asked, Batch(images=images, labels=asked.batch.labels)))
+    claimed = OneLevel(tries=49).forge(asked)
+    assert gap(asked, claimed) == pytest.approx(min(each), rel=1e-6)
+    moved = torch.round(255 * (claimed.images - asked.batch.images)).abs()
+    assert (int(moved.sum()), int(moved[0].sum())) == (1, 1)
+    assert min(each) < sorted(each)[24]

@@ -1,10 +1,20 @@
 """What an attacker makes of noise whose deviation it knows."""
 
+import pytest
 import torch
 
 from fedsim.attacks.privacy.labels.last_layer import without_noise
 from fedsim.core.randomness import generator
-from fedsim.core.types import KnownDefense
+from fedsim.core.types import KnownDefense, Observation
+from fedsim.defenses.privacy.clip import Clip
+from fedsim.defenses.privacy.dp import DP
+from fedsim.defenses.privacy.local_steps import LocalSteps
+from fedsim.defenses.privacy.mixup import Mixup
+from fedsim.defenses.privacy.no_bias import NoBias
+from fedsim.defenses.privacy.noise import Noise
+from fedsim.defenses.privacy.quantize import Quantize
+from fedsim.defenses.privacy.soteria import Soteria
+from fedsim.defenses.privacy.sparsify import Sparsify
 
 
 def test_known_noise_is_taken_out_of_a_rank_one_gradient() -> None:
@@ -34,3 +44,27 @@ def test_relative_noise_has_its_deviation_from_what_was_received() -> None:
     noisy = clean * 3 + 0.5 * 3 * torch.randn(200_000, generator=generator(3)).double()
     assert abs(KnownDefense(relative_noise=0.5).deviation(noisy) - 1.5) < 0.02
     assert KnownDefense(noise=0.25).deviation(noisy) == 0.25
+
+
+def seen(**told: object) -> Observation:
+    weights = {"w": torch.ones(2)}
+    return Observation(round=1, client=0, sent=weights, received=weights, **told)
+
+
+def test_the_noise_of_private_steps_is_told_of_gradients_and_updates() -> None:
+    defense = DP(max_norm=2.0, sigma=3.0)
+    assert defense.known(seen(kind="gradient", num_examples=12)) == KnownDefense(noise=0.5)
+    steps = {"kind": "update", "num_examples": 12, "local_steps": 4}
+    assert defense.known(seen(**steps, learning_rate=0.1)).noise == pytest.approx(2.0 * 0.1 * 2)
+    assert defense.known(seen(**steps)) == KnownDefense()
+    assert defense.known(seen(kind="gradient")) == KnownDefense()
+
+
+def test_settings_tell_an_attacker_of_noise_and_of_zeros() -> None:
+    gradient = seen(kind="gradient")
+    assert Noise(sigma=0.3).known(gradient) == KnownDefense(noise=0.3)
+    assert Noise(sigma=0.3, relative=True).known(gradient) == KnownDefense(relative_noise=0.3)
+    for defense in (Sparsify(), Soteria(), NoBias()):
+        assert defense.known(gradient) == KnownDefense(zeros=True)
+    for defense in (Clip(), Mixup(), Quantize(), LocalSteps()):
+        assert defense.known(gradient) == KnownDefense()

@@ -37,10 +37,13 @@ from fedsim.attacks.privacy.stein.quadrature import (
     strength,
     usable_orders,
 )
-from fedsim.attacks.privacy.stein.stein import plan
+from fedsim.attacks.privacy.stein.stein import Stein, plan
+from fedsim.attacks.privacy.stein.stein_exact import SteinExact
 from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Attack
 from fedsim.core.randomness import generator
 from fedsim.models.layers import ACTIVATIONS, activation_layer
+from fedsim.testing import small_data, small_model
 
 
 def unit_columns(size: int, seed: int) -> torch.Tensor:
@@ -317,3 +320,20 @@ def test_regression_gives_the_moments_of_a_polynomial() -> None:
     second, third = hidden_moments(columns.units, given.T @ inputs)
     assert torch.allclose(second, 2 * inputs.T @ inputs, atol=0.2)
     assert torch.allclose(third, 3 * torch.einsum("ia,ib,ic->abc", inputs, inputs, inputs), atol=0.2)
+
+
+@pytest.mark.parametrize("attack", [Stein(), Stein(bias=0.7), SteinExact()])
+def test_crafted_units_are_gaussian_and_alike_but_for_their_draws(attack: Attack) -> None:
+    task, model = small_data().task, small_model("two_layer", width=300)
+    honest = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    sent, later = (attack.craft(model, task, round, honest) for round in (1, 2))
+    hidden, output = sent["hidden1.weight"], sent["output.weight"]
+    assert not torch.equal(hidden, later["hidden1.weight"])
+    drawn = hidden / hidden.std()
+    assert float(drawn.mean()) == pytest.approx(0, abs=0.03)
+    assert float(drawn.pow(4).mean()) == pytest.approx(3, rel=0.1)  # uniform: 1.8
+    assert len(sent["hidden1.bias"].unique()) == 1
+    assert torch.equal(output, output[:, :1].expand_as(output))
+    assert len(output[:, 0].unique()) == task.num_classes
+    if getattr(attack, "bias", None) is not None:
+        assert float(sent["hidden1.bias"][0]) == pytest.approx(attack.bias)

@@ -1,14 +1,18 @@
 """The contracts that plug-ins are held to notice what breaks them."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Generator, nn
+from torch import Generator, Tensor, nn
 
 from fedsim import Attack, Defense, Metric, Observation, Reconstruction, Score, Task, Truth
-from fedsim.core.types import Kind, Weights
+from fedsim.core.federation import Federation
+from fedsim.core.interfaces import LocalStep
+from fedsim.core.training import load_weights
+from fedsim.core.types import Kind, KnownDefense, Weights
 from fedsim.data.images import ArrayImages, Dataset
 from fedsim.metrics.psnr import PSNR
 from fedsim.testing import check_attack, check_data, check_defense, check_metric, check_yaml
@@ -95,11 +99,78 @@ def test_a_defence_that_breaks_the_contract_is_told_which(change, words: str) ->
 
 def test_a_defence_is_held_to_it_in_a_whole_local_round() -> None:
     class Unsteady(Defense):
-        def on_gradient(self, gradient: Weights, step: object, generator: Generator) -> Weights:
-            return {name: tensor + torch.rand(()) for name, tensor in gradient.items()}
+        calls = 0
+
+        def on_gradient(self, gradient: Weights, step: LocalStep, generator: Generator) -> Weights:
+            self.calls += len(step.images) == 5  # of a local round alone
+            return {name: tensor + self.calls for name, tensor in gradient.items()}
+
+        def rules(self, federation: Federation) -> Federation:
+            return dataclasses.replace(federation, mode="fedavg", local_steps=2)
 
     with pytest.raises(AssertionError, match="local round"):
         check_defense(Unsteady())
+
+
+class Idle(Defense):
+    """Does nothing but claim."""
+
+    def __init__(self, known: KnownDefense | None = None, **claims: object) -> None:
+        self.told = known or KnownDefense()
+        for name, value in claims.items():
+            setattr(self, name, value)
+
+    def known(self, observation: Observation) -> KnownDefense:
+        return self.told
+
+
+class Shaken(Idle):
+    """Noise of a deviation of 0.1."""
+
+    def on_reply(self, reply: Weights, kind: Kind, generator: Generator) -> Weights:
+        return {name: t + 0.1 * torch.randn(t.shape, generator=generator) for name, t in reply.items()}
+
+
+class Halved(Idle):
+    """Sends the first half of each tensor."""
+
+    def on_reply(self, reply: Weights, kind: Kind, generator: Generator) -> Weights:
+        return {n: torch.cat([t[: len(t) // 2], 0 * t[len(t) // 2 :]]) for n, t in reply.items()}
+
+
+class Wasteful(Defense):
+    """Draws, and does not care."""
+
+    def on_batch(self, images: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+        torch.rand((), generator=generator)
+        return images / 2, labels
+
+
+class Meddler(Defense):
+    """Trains the model that it is shown."""
+
+    def on_gradient(self, gradient: Weights, step: LocalStep, generator: Generator) -> Weights:
+        load_weights(step.model, gradient)
+        return {name: tensor / 2 for name, tensor in gradient.items()}
+
+
+@pytest.mark.parametrize(
+    ("defense", "words"),
+    [
+        (Idle(), "a server sees something else"),
+        (Idle(bits=3.0), "numbers of 3 bits"),
+        (Shaken(sparse=True), "zeros in what is sent"),
+        (Shaken(KnownDefense(zeros=True)), "zeros in what is sent"),
+        (Halved(KnownDefense(zeros=True)), "sparse where zeros"),
+        (Shaken(KnownDefense(noise=0.2)), "noise of the deviation it tells, 0.2"),
+        (Wasteful(), "chance decides on the batch"),
+        (Meddler(), "the model given to stay"),
+    ],
+)
+def test_a_defence_that_does_not_do_what_it_says_is_told_so(defense: Defense, words: str) -> None:
+    with pytest.raises(AssertionError, match=words):
+        check_defense(defense)
+    check_defense(Shaken(KnownDefense(noise=0.1)))
 
 
 class Fixed(Metric):

@@ -1,0 +1,165 @@
+"""What each malicious client does, to the letter: lengths of moves, which steps are honest, what is shown."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedsim.attacks.integrity.forging.forger import Forger
+from fedsim.attacks.integrity.forging.greedy import Greedy
+from fedsim.attacks.integrity.spoofing.blindfold import Blindfold
+from fedsim.attacks.integrity.spoofing.concatenation import Concatenation
+from fedsim.attacks.integrity.spoofing.directed_retraining import DirectedRetraining
+from fedsim.attacks.integrity.spoofing.fabricate import claimed, moved, shifted
+from fedsim.attacks.integrity.spoofing.free_rider import FreeRider
+from fedsim.attacks.integrity.spoofing.infinitesimal import Infinitesimal
+from fedsim.attacks.integrity.spoofing.inverse_gradient import InverseGradient, invert_step
+from fedsim.attacks.integrity.spoofing.replay import Replay
+from fedsim.attacks.integrity.spoofing.wrong_data import WrongData
+from fedsim.contracts import STEPS, same_weights, small_model, small_work
+from fedsim.core.interfaces import Behaviour
+from fedsim.core.training import Claim, LocalWork, honest, weights_of
+from fedsim.defenses.integrity.proof.verify import recompute
+
+Weights = Mapping[str, Tensor]
+
+
+def between(one: Weights, other: Weights) -> dict[str, Tensor]:
+    return {name: other[name] - one[name] for name in one}
+
+
+def lengths(weights: Weights) -> list[float]:
+    return [float(tensor.norm()) for tensor in weights.values()]
+
+
+def gaps(claim: Claim, model: nn.Module | None = None) -> list[float]:
+    """How far each claimed checkpoint is from where its step leads."""
+    model = small_work().model if model is None else model
+    return [recompute(claim.trace, step, model, [claim.batches[step]], "l2") for step in range(STEPS)]
+
+
+def smooth_work() -> LocalWork:
+    """Work on a model without kinks, whose steps can be undone."""
+    model = small_model(activation="tanh")
+    return replace(small_work(), model=model, sent=weights_of(model))
+
+
+def test_weights_are_moved_by_shares_and_lengths() -> None:
+    work = small_work()
+    there = {name: tensor + 2 for name, tensor in work.sent.items()}
+    halfway = moved(work.sent, there, 0.25)
+    assert all(torch.allclose(halfway[name], tensor + 0.5) for name, tensor in work.sent.items())
+    far = between(work.sent, shifted(work, there, 0.3))
+    assert lengths(far) == pytest.approx([0.3 * length for length in lengths(there)], rel=1e-4)
+
+
+@pytest.mark.parametrize(("every", "shown"), [(1, [0, 1, 2, 3, 4]), (3, [0, 3, 4]), (4, [0, 4]), (9, [0, 4])])
+def test_claims_show_a_checkpoint_every_so_many_steps_and_the_last(every: int, shown: list[int]) -> None:
+    work = small_work(every=every)
+    way = [{name: tensor + step for name, tensor in work.sent.items()} for step in range(STEPS + 1)]
+    claim = claimed(work, way, work.own_batches())
+    assert [w["output.bias"][0] for w in claim.trace.checkpoints] == [way[s]["output.bias"][0] for s in shown]
+    assert all(torch.allclose(tensor, torch.full_like(tensor, 4.0)) for tensor in claim.update.values())
+
+
+def test_a_free_rider_sends_noise_over_a_straight_line() -> None:
+    claim = FreeRider(noise=0.05).train(small_work())
+    values = torch.cat([tensor.flatten() for tensor in claim.update.values()])
+    assert float(values.std()) == pytest.approx(0.05, rel=0.05)
+    for step, checkpoint in enumerate(claim.trace.checkpoints):
+        line = moved(small_work().sent, claim.trace.checkpoints[-1], step / STEPS)
+        assert all(torch.allclose(checkpoint[name], line[name], atol=1e-6) for name in line)
+    assert not any(tensor.any() for tensor in FreeRider(noise=0).train(small_work()).update.values())
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_a_blindfold_takes_its_first_steps_honestly_and_the_others_in_small(first: int) -> None:
+    claim = Blindfold(honest_steps=first, size=0.3).train(small_work())
+    assert gaps(claim)[:first] == [0.0] * first
+    assert min(gaps(claim)[first:]) > 1e-3
+    way = claim.trace.checkpoints
+    real = lengths(between(way[first - 1], way[first]))
+    for step in range(first, STEPS):
+        assert lengths(between(way[step], way[step + 1])) == pytest.approx([0.3 * x for x in real], rel=1e-3)
+
+
+def test_a_concatenation_is_false_in_the_middle_step_alone() -> None:
+    claim = Concatenation(jump=3.0).train(small_work())
+    found, way = gaps(claim), claim.trace.checkpoints
+    assert [gap > 1e-2 for gap in found] == [False, False, True, False]
+    assert max(found[:2] + found[3:]) == 0
+    update = lengths(between(way[0], way[2]))
+    assert lengths(between(way[0], way[3])) == pytest.approx([3 * length for length in update], rel=1e-3)
+    single = lengths(between(way[0], Concatenation().train(small_work()).trace.checkpoints[1]))
+    assert single == lengths(between(way[0], way[1]))
+
+
+def test_directed_retraining_goes_a_share_of_the_way_after_each_step() -> None:
+    still = DirectedRetraining(pull=0.0).train(small_work())
+    assert max(gaps(still)) < 1e-6
+    sent = small_work().sent
+    arrived = DirectedRetraining(pull=1.0, away=0.3).train(small_work()).update
+    assert lengths(arrived) == pytest.approx([0.3 * length for length in lengths(sent)], rel=1e-3)
+    first = DirectedRetraining(pull=0.25, away=0.3).train(small_work()).trace.checkpoints[1]
+    plain, target = honest(small_work()).trace.checkpoints[1], {n: sent[n] + arrived[n] for n in sent}
+    assert all(torch.allclose(first[n], 0.75 * plain[n] + 0.25 * target[n], atol=1e-6) for n in sent)
+
+
+def test_infinitesimal_steps_are_valid_and_lead_nowhere() -> None:
+    claim = Infinitesimal(learning_rate=1e-9).train(small_work())
+    assert claim.trace.learning_rate == 1e-9
+    assert max(gaps(claim)) < 1e-6
+    assert max(lengths(claim.update)) < 1e-5 < max(lengths(honest(small_work()).update))
+
+
+@pytest.mark.parametrize("solver", ["picard", "newton_krylov"])
+def test_a_step_is_solved_for_its_start(solver: str) -> None:
+    work = smooth_work()
+    batch, rate = work.own_batches()[0], work.learning_rate
+    found = invert_step(work.model, work.sent, batch, rate, solver=solver)
+    assert found.error < 1e-6
+    assert found.calls > 1
+    assert min(lengths(between(found.weights, work.sent))) > 1e-4
+    assert invert_step(work.model, work.sent, batch, rate, iterations=1).calls == 1
+
+
+def test_an_inverse_gradient_is_valid_in_every_step_and_begins_elsewhere() -> None:
+    claim = InverseGradient(away=0.3).train(smooth_work())
+    assert max(gaps(claim, smooth_work().model)) < 1e-5
+    sent = smooth_work().sent
+    assert lengths(claim.update) == pytest.approx([0.3 * length for length in lengths(sent)], rel=1e-3)
+    assert not same_weights(claim.trace.checkpoints[0], sent)
+
+
+def test_an_old_proof_is_sent_again() -> None:
+    assert Replay().send(b"new", b"old") == b"old"
+    assert Replay().send(b"new", b"") == b"new"
+    update = Replay(noise=0.02).train(small_work()).update
+    assert same_weights(update, FreeRider(noise=0.02).train(small_work()).update)
+
+
+def test_wrong_data_is_the_next_class_shown_or_not() -> None:
+    own = small_work().own_batches()
+    hidden, open_ = (WrongData(shows=shows).train(small_work()) for shows in ("own", "used"))
+    for plain, one, other in zip(own, hidden.batches, open_.batches, strict=True):
+        assert torch.equal(one.labels, plain.labels)
+        assert torch.equal(other.labels, (plain.labels + 1) % 4)
+    assert same_weights(hidden.update, open_.update)
+    assert min(gaps(hidden)) > 1e-3
+    assert max(gaps(open_)) == 0
+    twice = WrongData(strength=2.0).train(small_work()).trace.checkpoints
+    once = hidden.trace.checkpoints
+    steps = [lengths(between(way[0], way[1])) for way in (once, twice)]
+    assert steps[1] == pytest.approx([2 * length for length in steps[0]], rel=1e-3)
+
+
+@pytest.mark.parametrize(("fraction", "gone"), [(0.0, 1), (0.5, 3), (1.0, 6)])
+def test_a_forger_trains_honestly_and_claims_other_examples(fraction: float, gone: int) -> None:
+    claim = Forger(forgery=Greedy(candidates=1), fraction=fraction).train(small_work())
+    plain = Behaviour().train(small_work())
+    assert same_weights(claim.update, plain.update)
+    for one, other in zip(claim.batches, plain.batches, strict=True):
+        changed = (one.images != other.images).flatten(1).any(dim=1)
+        assert int(changed.sum()) == gone
