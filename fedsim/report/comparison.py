@@ -35,6 +35,7 @@ class Entry:
     """A figure over all seeds: its mean, with a 95 % interval where there are two or more."""
 
     values: tuple[float, ...]
+    baseline: float | None = None  # the mean over the same runs; None: it is no score
 
     @property
     def mean(self) -> float:
@@ -52,6 +53,11 @@ class Entry:
     def __str__(self) -> str:
         width = self.interval
         return as_figure(self.mean) + ("" if width is None else f" ± {as_figure(width)}")
+
+    @property
+    def blind(self) -> str:
+        """The baseline in words."""
+        return "" if self.baseline is None else as_figure(self.baseline)
 
 
 def write_page_of(folder: RunFolder, summary: Mapping[str, Any]) -> Path:
@@ -76,11 +82,15 @@ def write_page_of(folder: RunFolder, summary: Mapping[str, Any]) -> Path:
         marks = [
             ["×" if (attack, defense) in gave_up else "–" for defense in defenses] for attack in claiming
         ]
-        figures[f"heat_{metric}"] = heat_figure(metric, claiming, defenses, table, marks, metric in LOWER)
+        blind = _baseline(metric, cells)
+        figures[f"heat_{metric}"] = heat_figure(
+            metric, claiming, defenses, table, marks, metric in LOWER, blind
+        )
     for metric in (name for name in metrics if not name.endswith("cosine")):
         points = _worst(metric, attacks, defenses, cells, costs)
         if len(points) > 1:
-            figures[f"scatter_{metric}"] = scatter_figure(metric, points, pareto(points, metric in LOWER))
+            front = pareto(points, metric in LOWER)
+            figures[f"scatter_{metric}"] = scatter_figure(metric, points, front, _baseline(metric, cells))
     curves = {defense: _curve(own) for defense, own in trainings.items()}
     if any(curves.values()):
         figures["accuracy"] = curves_figure("test accuracy", {name: c for name, c in curves.items() if c})
@@ -135,14 +145,27 @@ def pareto(points: dict[str, tuple[float, float]], lower_leaks_more: bool) -> se
 
 def _entries(runs: list[RunFolder]) -> dict[str, Entry]:
     """Return every metric that complete runs have, over all of them."""
-    values: dict[str, list[float]] = {}
+    values, blind = dict[str, list[float]](), dict[str, list[float]]()
     for run in runs:
         if run.status is Status.COMPLETE:
             summary = run.summary()
             for name, value in (summary["metrics"] | {"seconds": summary["seconds"]}).items():
                 if value is not None:
                     values.setdefault(name, []).append(value)
-    return {name: Entry(values=tuple(found)) for name, found in values.items()}
+            for name, value in summary.get("baseline", {}).items():
+                if value is not None:
+                    blind.setdefault(name, []).append(value)
+    return {
+        name: Entry(values=tuple(found), baseline=fmean(blind[name]) if name in blind else None)
+        for name, found in values.items()
+    }
+
+
+def _baseline(metric: str, cells: Mapping[tuple[str, str], Mapping[str, Entry]]) -> float | None:
+    """Return the best that any cell's guess without a gradient got: below it, nothing leaks."""
+    found = [own[metric].baseline for own in cells.values() if metric in own]
+    known = [value for value in found if value is not None]
+    return (min if metric in LOWER else max)(known, default=None)
 
 
 def _in_words(standing: Standing) -> str:
@@ -159,16 +182,19 @@ def _write_csv(
     problems: dict[tuple[str, str], str],
     costs: dict[str, dict[str, Entry]],
 ) -> None:
-    lines = [["attack", "defense", "metric", "mean", "interval", "runs", "problem"]]
+    lines = [["attack", "defense", "metric", "mean", "interval", "baseline", "runs", "problem"]]
     rows = [(*key, found) for key, found in cells.items()] + [
         ("", name, found) for name, found in costs.items()
     ]
     for attack, defense, found in rows:
         for metric, entry in found.items():
             width = "" if entry.interval is None else repr(entry.interval)
-            lines.append([attack, defense, metric, repr(entry.mean), width, str(len(entry.values)), ""])
+            blind = "" if entry.baseline is None else repr(entry.baseline)
+            lines.append(
+                [attack, defense, metric, repr(entry.mean), width, blind, str(len(entry.values)), ""]
+            )
         if problem := problems.get((attack, defense)):
-            lines.append([attack, defense, "", "", "", "0", problem])
+            lines.append([attack, defense, "", "", "", "", "0", problem])
     text = csv_text([[printable(cell) for cell in line] for line in lines])
     storage.write_text("comparison.csv", text)
 

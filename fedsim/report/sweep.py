@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from fedsim.report.page import link, write_page
 from fedsim.storage.files import csv_text
 from fedsim.storage.runfolder import RunFolder
 from fedsim.storage.status import standing_of
+
+Curves = dict[str, dict[str, list[tuple[float, float]]]]  # metric -> group of runs -> points
 
 
 def run_folders(folder: Path) -> list[Path]:
@@ -35,24 +38,32 @@ def write_page_of(folder: RunFolder, summary: Mapping[str, Any]) -> Path:
             "name": printable(run.path.name, keep=""),
             "settings": [printable(str(setting.get(key, ""))) for key in keys],
             "metrics": [summary.get("metrics", {}).get(name) for name in metrics],
+            "baselines": [summary.get("baseline", {}).get(name) for name in metrics],
             "status": shortened(printable(str(standing_of(summary))), 2000),
             "link": link(run.path.name, "report.html") if (run.path / "report.html").exists() else "",
         }
         for run, setting, summary in zip(runs, settings, summaries, strict=True)
     ]
-    lines = [["run", *keys, *metrics, "status"]]
+    scored = [any(row["baselines"][place] is not None for row in rows) for place in range(len(metrics))]
+    names = [[name, f"{name} baseline"] if has else [name] for name, has in zip(metrics, scored, strict=True)]
+    lines = [["run", *keys, *chain.from_iterable(names), "status"]]
     for row in rows:
-        numbers = ["" if value is None else str(value) for value in row["metrics"]]
-        lines.append([row["name"], *row["settings"], *numbers, row["status"]])
+        pairs = zip(row["metrics"], row["baselines"], scored, strict=True)
+        numbers = [number for value, blind, has in pairs for number in ((value, blind) if has else (value,))]
+        cells = ["" if number is None else str(number) for number in numbers]
+        lines.append([row["name"], *row["settings"], *cells, row["status"]])
     folder.storage.write_text("sweep.csv", csv_text(lines))
-    by_metric = {name: [row["metrics"][place] for row in rows] for place, name in enumerate(metrics)}
+    by_metric, blind_by_metric = (
+        {name: [row[kind][place] for row in rows] for place, name in enumerate(metrics)}
+        for kind in ("metrics", "baselines")
+    )
     complete = [row["status"] == "complete" for row in rows]
     labels = [", ".join(filter(None, row["settings"])) or row["name"] for row in rows]
     figures = {}
     if curves := _curves(keys, metrics, rows):
         figures["curves"] = curve_figure(*curves)
     elif metrics:
-        figures["metrics"] = sweep_figure(labels, by_metric, complete)
+        figures["metrics"] = sweep_figure(labels, by_metric, complete, blind_by_metric)
     return write_page(
         folder.path / "report.html",
         "sweep.html",
@@ -67,24 +78,30 @@ def write_page_of(folder: RunFolder, summary: Mapping[str, Any]) -> Path:
 
 def _curves(
     keys: list[str], metrics: list[str], rows: list[dict[str, Any]]
-) -> tuple[str, dict[str, dict[str, list[tuple[float, float]]]]] | None:
-    """Return metrics against the first setting that takes three or more numbers, by the other settings."""
+) -> tuple[str, Curves, dict[str, list[tuple[float, float]]]] | None:
+    """Return metrics against the first setting that takes three or more numbers, by the other settings.
+
+    And the baselines against the same.
+    """
     for place, key in enumerate(keys):
         numbers = {row["settings"][place] for row in rows if _is_number(row["settings"][place])}
         if key != "seed" and len(numbers) >= 3:
             break
     else:
         return None
-    curves: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    curves: Curves = {}
+    blind: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         named = dict(zip(keys, row["settings"], strict=True))
         if not _is_number(named[key]):
             continue
         group = ", ".join(value for name, value in named.items() if name not in (key, "seed") and value)
-        for metric, value in zip(metrics, row["metrics"], strict=True):
+        for metric, value, baseline in zip(metrics, row["metrics"], row["baselines"], strict=True):
             if value is not None:
                 curves.setdefault(metric, {}).setdefault(group, []).append((float(named[key]), value))
-    return (key, curves) if curves else None
+            if baseline is not None:
+                blind.setdefault(metric, []).append((float(named[key]), baseline))
+    return (key, curves, blind) if curves else None
 
 
 def _is_number(text: str) -> bool:

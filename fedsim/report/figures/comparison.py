@@ -9,7 +9,7 @@ from matplotlib.text import Annotation
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from fedsim.report.figures.style import GUESSED, INK, SHARES, TRUE, clean, literal, wrapped
+from fedsim.report.figures.style import BLIND, GUESSED, INK, SHARES, TRUE, clean, literal, wrapped
 
 
 def heat_figure(
@@ -19,8 +19,12 @@ def heat_figure(
     table: Sequence[Sequence[float | None]],
     marks: Sequence[Sequence[str]],
     lower_is_worse: bool,
+    blind: float | None = None,
 ) -> Figure:
-    """Draw a metric of every attack (rows) against every defence (columns): red leaks; marks: where None."""
+    """Draw a metric of every attack (rows) against every defence (columns); marks: where None.
+
+    blind: the baseline. Red begins there: what a guess without a gradient gets is no leak.
+    """
     figure = Figure(figsize=(2.2 + 0.62 * len(columns), 1.5 + 0.4 * len(rows)), layout="constrained")
     axes = figure.subplots()
     values = np.array([[np.nan if value is None else value for value in row] for row in table], dtype=float)
@@ -28,6 +32,9 @@ def heat_figure(
         low, high = 0.0, 1.0
     else:
         low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    if blind is not None:
+        low, high = (low, blind) if lower_is_worse else (blind, high)
+        low, high = min(low, high), max(low, high)
     axes.imshow(
         values,
         cmap="Reds_r" if lower_is_worse else "Reds",
@@ -46,11 +53,17 @@ def heat_figure(
     axes.set_xticks(range(len(columns)), below, rotation=30, ha="right", fontsize=8)
     axes.set_yticks(range(len(rows)), beside, fontsize=8)
     lower = " (lower leaks more)" if lower_is_worse else ""
-    axes.set_title(literal(metric, 40) + lower, fontsize=10, color=INK)
+    baseline = "" if blind is None else f", baseline {blind:.2f}"
+    axes.set_title(literal(metric, 40) + lower + baseline, fontsize=10, color=INK)
     return figure
 
 
-def scatter_figure(metric: str, points: Mapping[str, tuple[float, float]], front: Collection[str]) -> Figure:
+def scatter_figure(
+    metric: str,
+    points: Mapping[str, tuple[float, float]],
+    front: Collection[str],
+    blind: float | None = None,
+) -> Figure:
     """Draw test accuracy against the best that any attack got; defences that no other beats are filled."""
     figure = Figure(figsize=(7.6, 3.8), layout="constrained")
     axes = figure.subplots()
@@ -72,6 +85,8 @@ def scatter_figure(metric: str, points: Mapping[str, tuple[float, float]], front
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=7.5, handlelength=0.8)
     line = sorted(points[name] for name in front)
     axes.plot([x for x, _ in line], [y for _, y in line], "--", color=TRUE, lw=1, zorder=0)
+    if blind is not None:
+        axes.axhline(blind, ls="--", lw=1.2, color=BLIND, zorder=0)
     axes.set_xlabel("test accuracy")
     axes.set_ylabel(f"{literal(metric, 40)}, best attack")
     axes.margins(x=0.2, y=0.15)

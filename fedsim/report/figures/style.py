@@ -5,7 +5,7 @@ import textwrap
 from fedsim.core.errors import printable
 
 TRUE, GUESSED = "#9aa5b1", "#d64545"
-INK = "#323f4b"
+INK, BLIND = "#323f4b", "#627d98"  # BLIND: baselines
 SHARES = ("leacc", "lnacc", "irec", "accuracy", "ssim", "embedding_cosine", "probability_cosine")  # 0 to 1
 
 

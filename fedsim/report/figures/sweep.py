@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedsim.report.figures.style import GUESSED, INK, SHARES, TRUE, clean, literal, wrapped
+from fedsim.report.figures.style import BLIND, GUESSED, INK, SHARES, TRUE, clean, literal, wrapped
 
 ERRORS = ("image_error", "embedding_error")  # relative ones, with a rate
 
@@ -27,15 +28,28 @@ def _fit(axes: Axes, groups: Mapping[str, Sequence[tuple[float, float]]]) -> Non
         axes.legend(frameon=False, fontsize=8)
 
 
-def curve_figure(name: str, curves: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]) -> Figure:
-    """Draw metrics (panels) against one swept setting, a line for every group of runs."""
-    figure = Figure(figsize=(1 + 3.0 * len(curves), 3.0), layout="constrained")
-    panels = figure.subplots(1, len(curves), squeeze=False)[0]
-    for axes, (metric, groups) in zip(panels, curves.items(), strict=True):
+def curve_figure(
+    name: str,
+    curves: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
+    blind: Mapping[str, Sequence[tuple[float, float]]] | None = None,
+) -> Figure:
+    """Draw metrics (panels) against one swept setting, a line for every group of runs; dashed: baselines."""
+    columns = min(3, len(curves))
+    rows = -(-len(curves) // columns)
+    figure = Figure(figsize=(1 + 3.4 * columns, 2.8 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).flatten()
+    for axes in panels[len(curves) :]:
+        axes.set_axis_off()
+    for axes, (metric, groups) in zip(panels, curves.items(), strict=False):
         for label, points in groups.items():
             axes.plot(
                 *zip(*sorted(points), strict=True), marker="o", ms=4, label=wrapped(label, 36, 4) or None
             )
+        if baselines := (blind or {}).get(metric, ()):
+            means = [
+                (x, fmean(y for at, y in baselines if at == x)) for x in sorted({x for x, _ in baselines})
+            ]
+            axes.plot(*zip(*means, strict=True), ls="--", lw=1.2, color=BLIND, label="baseline")
         places = sorted({x for points in groups.values() for x, _ in points})
         if places[0] > 0 and places[-1] / places[0] >= 8:
             axes.set_xscale("log")
@@ -54,15 +68,21 @@ def curve_figure(name: str, curves: Mapping[str, Mapping[str, Sequence[tuple[flo
 
 
 def sweep_figure(
-    labels: Sequence[str], metrics: Mapping[str, Sequence[float | None]], complete: Sequence[bool]
+    labels: Sequence[str],
+    metrics: Mapping[str, Sequence[float | None]],
+    complete: Sequence[bool],
+    blind: Mapping[str, Sequence[float | None]] | None = None,
 ) -> Figure:
-    """Draw one panel a metric, one bar a run."""
+    """Draw one panel a metric, one bar a run, and a stroke across it where its baseline is."""
     shown = [literal(label, 40) for label in labels]
     width = 1.6 + 1.7 * len(metrics) + (2.0 if max(map(len, shown)) > 24 else 0.0)
     figure = Figure(figsize=(width, 1.1 + 0.28 * len(labels)), layout="constrained")
     panels = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
     for axes, (name, values) in zip(panels, metrics.items(), strict=True):
         axes.barh(range(len(labels)), [value or 0 for value in values], color=GUESSED, height=0.6)
+        for place, baseline in enumerate((blind or {}).get(name, ())):
+            if baseline is not None:
+                axes.plot([baseline, baseline], [place - 0.42, place + 0.42], "--", lw=1.2, color=BLIND)
         for place, value in enumerate(values):
             if value is None:  # the attack does not claim this
                 words = " not claimed" if complete[place] else " failed"
