@@ -40,9 +40,12 @@ def prior_of(experiment: "Experiment", observation: Observation, truth: Truth) -
 
 @functools.lru_cache(maxsize=1)
 def server_images(experiment: "Experiment") -> tuple[PublicImages, tuple[float, ...]]:
-    """Return some of the server's test images, and how frequent each class is among all of them."""
-    counts = experiment.test.labels.bincount(minlength=experiment.task.num_classes)
-    frequencies = tuple((counts.double() / counts.sum()).tolist())
+    """Return some of the server's test images, and how frequent each class is among all of them.
+
+    The server of an app that was tapped has none that we know of: then every class is as likely.
+    """
+    counts = experiment.test.labels.bincount(minlength=experiment.task.num_classes).double()
+    frequencies = tuple((counts / counts.sum() if counts.any() else counts + 1 / len(counts)).tolist())
     return labelled(experiment.test, shuffled(experiment.test)[:PUBLIC]), frequencies
 
 
@@ -59,7 +62,7 @@ def blind_prior(
     shape, number = truth.images.shape[1:], len(truth.labels)
     pictures = [torch.tensor(level).reshape(1, -1, 1, 1).expand(1, *shape) for level in ((GREY,), mean)]
     for images in public:
-        if images.shape[1:] == shape:
+        if images.shape[1:] == shape and len(images):
             pictures += [images.mean(dim=0, keepdim=True), images]
     return Prior(
         num_examples=number, batches=blind_batches(rules, frequencies, number, clients), images=pictures
@@ -82,15 +85,22 @@ def with_public_features(
     if guess.embeddings is None and guess.probabilities is None:
         return prior
     public, _ = server_images(experiment)
-    found = _features(experiment.model, observation, guess, public.images, len(public.images))
-    classes, features = experiment.task.num_classes, found[0].shape[1]
-    embeddings, probabilities = (class_means(rows, public.labels, classes) for rows in found)
-    by_example = [found[0], found[0].mean(dim=0, keepdim=True), torch.zeros(1, features)]
+    classes, features = (
+        experiment.task.num_classes,
+        0 if guess.embeddings is None else guess.embeddings.shape[1],
+    )
+    embeddings = [torch.zeros(1, features) if guess.embedding_layer else torch.ones(classes, features)]
+    probabilities = [torch.ones(classes, classes)]
+    if len(public.labels):
+        rows, outputs = _features(experiment.model, observation, guess, public.images, len(public.images))
+        of_classes = class_means(rows, public.labels, classes)
+        embeddings += [rows, rows.mean(dim=0, keepdim=True)] if guess.embedding_layer else [of_classes]
+        probabilities.append(class_means(outputs, public.labels, classes))
     return dataclasses.replace(
         prior,
-        embeddings=by_example if guess.embedding_layer else [embeddings, torch.ones(classes, features)],
+        embeddings=embeddings,
         embedding_layer=guess.embedding_layer,
-        probabilities=[probabilities, torch.ones(classes, classes)],
+        probabilities=probabilities,
     )
 
 

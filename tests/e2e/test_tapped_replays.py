@@ -149,9 +149,9 @@ def test_the_example_app_leaks_its_labels_and_images(tmp_path, monkeypatch) -> N
         tmp_path / "images",
         "attack=ig",
         "metric=[psnr]",
-        "attack.optimiser.iterations=40",
+        "attack.optimiser.iterations=200",
     )
-    assert images.summary()["metrics"]["psnr"] > images.summary()["baseline"]["psnr"] + 2
+    assert images.summary()["metrics"]["psnr"] > images.summary()["baseline"]["psnr"] + 1
     lines = (ROOT / "examples/flower_quickstart/quickstart/server_app.py").read_text().splitlines()
     plain = [line for line in lines if "# wiretap:" not in line]
     assert len(lines) - len(plain) <= 3
