@@ -109,6 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         given = list(sys.argv[1:] if arguments is None else arguments)
         with fedsim.make_context("fedsim", given) as context:  # its main() would take signals for Ctrl-C
             fedsim.invoke(context)
+        sys.stdout.flush()
     except click.exceptions.Exit as end:  # after --help and --version
         sys.exit(end.exit_code)
     except click.ClickException as error:
@@ -119,6 +120,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except FedsimError as error:
         complain(in_words(error))
         sys.exit(1)
+    except BrokenPipeError:  # whoever read what is printed has seen enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
     except OSError as error:  # a disk that is full or read-only, or a folder that is not ours
         if error.filename is None:
             raise

@@ -3,6 +3,7 @@
 import io
 import logging
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -129,3 +130,11 @@ def test_a_clients_words_reach_the_apps_log_as_words(tmp_path: Path, caplog) -> 
     assert any("\\x1b]0;title\\x07 \\u202e" in words for words in told)
     for words in (*told, *(fault.reason for fault in RunFolder(tmp_path / "tap").faults())):
         assert_harmless(words)
+
+
+def test_a_reader_who_has_seen_enough_is_no_error() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m fedsim list | head -1", shell=True, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "attack=...\n"
+    assert done.stderr == ""
