@@ -1,5 +1,6 @@
 """Shared by all tests: one thread, small federations composed as the command line would."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -27,6 +28,24 @@ os.environ[progress.SETTING] = "off"  # what a slow machine would print is in no
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory, worker_id: str) -> Callable[[str, Callable[[Path], object]], Path]:
+    """Return a maker of folders that all processes of a test run share: what takes long is made once."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own if worker_id == "master" else own.parent
+
+    def make(name: str, function: Callable[[Path], object]) -> Path:
+        folder, done = shared / name, shared / f"{name}.done"
+        with (shared / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not done.exists():
+                function(folder)
+                done.touch()
+        return folder
+
+    return make
 
 
 @pytest.fixture

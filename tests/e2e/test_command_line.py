@@ -76,7 +76,7 @@ def fedsim(*arguments: str, cwd: Path, **environment: str) -> subprocess.Complet
     )
 
 
-def test_a_run_a_replay_and_a_report(tmp_path: Path) -> None:
+def test_a_run_a_replay_and_a_report(tmp_path: Path, command) -> None:
     done = fedsim(*FAST, f"hydra.run.dir={tmp_path}/chosen", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""  # no warnings
@@ -84,27 +84,27 @@ def test_a_run_a_replay_and_a_report(tmp_path: Path) -> None:
     assert "lnacc" in done.stdout
     assert json.loads((tmp_path / "chosen" / "summary.json").read_text())["status"] == "complete"
     (tmp_path / "chosen" / "report.html").unlink()
-    again = fedsim("report", "chosen", cwd=tmp_path)
+    again = command("report", "chosen", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert (tmp_path / "chosen" / "report.html").exists()
     nearest = ("attack.rounding=nearest", "hydra.run.dir=same")
-    same = fedsim("replay", "../chosen", *nearest, cwd=tmp_path / "chosen")
+    same = command("replay", "../chosen", *nearest, cwd=tmp_path / "chosen")
     assert same.returncode == 0, same.stderr
     config = (tmp_path / "chosen" / "same" / "config.yaml").read_text()
     assert "rounding: nearest" in config
     assert "attack: ilrg" in config
-    refused = fedsim("replay", "chosen", "model=mlp", cwd=tmp_path)
+    refused = command("replay", "chosen", "model=mlp", cwd=tmp_path)
     assert "replay takes only attack" in refused.stderr
-    replayed = fedsim("replay", "chosen", "attack=idlg", cwd=tmp_path)
+    replayed = command("replay", "chosen", "attack=idlg", cwd=tmp_path)
     assert replayed.returncode == 0, replayed.stderr
     folder = Path(replayed.stdout.splitlines()[-1])
     assert folder.parent.parent == tmp_path / "runs"
     assert folder.name.endswith("replay_idlg_softmax_synthetic")
 
 
-def test_a_sweep_leaves_a_folder_a_run_and_one_report_also_when_a_run_fails(tmp_path: Path) -> None:
+def test_a_sweep_leaves_a_folder_a_run_and_one_report_also_when_a_run_fails(tmp_path: Path, command) -> None:
     sweep = ("-m", *FAST, "attack=ilrg,idlg", "federation.labels=natural,one_per_class,nonsense")
-    done = fedsim(*sweep, f"hydra.sweep.dir={tmp_path}/sweep", cwd=tmp_path)
+    done = command(*sweep, f"hydra.sweep.dir={tmp_path}/sweep", cwd=tmp_path)
     assert done.returncode == 1  # one_per_class is impossible with 6 examples of 4 classes
     assert "1_ilrg_softmax_synthetic: round 1: none of 4 clients" in done.stderr
     assert "Traceback" not in done.stderr
@@ -154,11 +154,13 @@ MORE_MISTAKES = [
         (["lst"], "unknown command 'lst'"),
         (["keys", "--hlep"], "No such option"),
         (["kind=nonsense"], "kind: expected one of run, sweep"),
-        *(pytest.param(*mistake, marks=pytest.mark.slow) for mistake in MORE_MISTAKES),
+        *MORE_MISTAKES,
     ],
 )
-def test_a_mistake_ends_in_a_clear_message_and_no_folder(arguments, words: str, tmp_path: Path) -> None:
-    done = fedsim(*arguments, cwd=tmp_path)
+def test_a_mistake_ends_in_a_clear_message_and_no_folder(
+    arguments, words: str, tmp_path: Path, command
+) -> None:
+    done = command(*arguments, cwd=tmp_path)
     assert done.returncode == 1
     assert words in done.stderr
     assert "Traceback" not in done.stderr

@@ -26,7 +26,6 @@ SMALL = (
     "federation.batch_size=4",
     "metric=[leacc,lnacc,psnr]",
 )
-pytestmark = pytest.mark.xdist_group("compare")  # one process makes what they share
 GRID = ("attack=[ilrg,idlg,stein_exact]", "defense=[none,{noise: {sigma: 0.5}},[clip,sparsify]]", "jobs=2")
 
 
@@ -37,16 +36,14 @@ def command(folder: Path, *arguments: str, grid: tuple[str, ...] = GRID) -> list
     return [sys.executable, "-m", "fedsim", "compare", *grid, *SMALL, f"into={folder}", *arguments]
 
 
-pytestmark = pytest.mark.xdist_group("comparison")  # made once: it takes longest
+@pytest.fixture(scope="session")
+def compared(made_once) -> Path:
+    def compare(folder: Path) -> None:
+        done = subprocess.run(command(folder), capture_output=True, text=True, cwd=folder.parent, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[-1] == str(folder)
 
-
-@pytest.fixture(scope="module")
-def compared(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("comparison") / "grid"
-    done = subprocess.run(command(folder), capture_output=True, text=True, cwd=folder.parent, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == str(folder)
-    return folder
+    return made_once("comparison", compare)
 
 
 def group_exists(leader: int) -> bool:
