@@ -22,7 +22,7 @@ $(VENV)/.dev: $(VENV)/.ready
 run: $(VENV)/.ready  ## run the main experiment on embedded data and write its report
 	$(BIN)/fedsim attack=span_matching
 
-test: $(VENV)/.dev  ## run the tests of every capability (about seven minutes on two cores)
+test: $(VENV)/.dev  ## run the tests of every capability (about six minutes on two cores)
 	$(BIN)/python -m pytest -n 3 -m "not slow"
 
 test-slow: $(VENV)/.dev  ## run the others: Ray and deployment in full, signals, sweeps elsewhere, long searches

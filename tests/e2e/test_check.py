@@ -57,6 +57,7 @@ def test_figures_within_their_ranges_are_status_0_and_others_1(own, tmp_path, co
     assert "expected a sweep, as swept is, got a run" in wrong.stderr
 
 
+@pytest.mark.slow
 def test_several_experiments_are_checked_each_in_a_folder(own, tmp_path, command) -> None:
     done = command("check", "experiment=swept,refused,bad", cwd=tmp_path)
     assert done.returncode == 3, done.stdout
