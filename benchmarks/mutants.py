@@ -110,22 +110,38 @@ def met_by(mutant: Mutant, runs: Runs, seconds: Mapping[str, float]) -> list[str
 def report(drawn: Sequence[Mutant], runs: Runs, seconds: Mapping[str, float], budget: float) -> None:
     """Meet each mutant with its tests; print survivors as they come, and the shares at last."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for mutant in drawn:
-        tests = affordable(met_by(mutant, runs, seconds), seconds, budget)
+    met = {mutant: affordable(met_by(mutant, runs, seconds), seconds, budget) for mutant in drawn}
+    sound = {
+        path: control(path, [tests for m, tests in met.items() if m.path == path])
+        for path in {m.path for m in drawn}
+    }
+    for mutant, tests in met.items():
         end = outcome(mutant.path, mutant.code, tests, ROOT) if tests else "uncovered"
+        if end in ("killed", "hung") and not sound[mutant.path]:
+            end = "doubtful"
         name = mutant.path.relative_to(ROOT)
         for folder in ("all", str(name.parent)):
             counts[folder][end] += 1
         if end in ("survived", "uncovered"):
-            met = f" ({len(tests)} tests)" if tests else ""
-            print(f"{end}: {name}:{mutant.line}: {mutant.what}{met}", flush=True)
-    columns = ("mutants", "killed", "hung", "survived", "uncovered", "score")
+            number = f" ({len(tests)} tests)" if tests else ""
+            print(f"{end}: {name}:{mutant.line}: {mutant.what}{number}", flush=True)
+    columns = ("mutants", "killed", "hung", "survived", "uncovered", "doubtful", "score")
     print(f"\n{'folder':32}", *(f"{column:>9}" for column in columns))
     for folder, count in sorted(counts.items()):
         total = count.total()
         score = (count["killed"] + count["hung"]) / total
         print(f"{folder:32} {total:9}", *(f"{count[end]:9}" for end in columns[1:-1]), f"{score:9.1%}")
     print(f"bar: {BAR:.0%}")
+
+
+def control(path: Path, tests: Sequence[Mapping[str, float]]) -> bool:
+    """Say whether the file as it is passes the tests that its mutants meet, here and in this order."""
+    together = {test: seconds for some in tests for test, seconds in some.items()}
+    code = compile(path.read_text(encoding="utf-8"), str(path), "exec")
+    sound = not together or outcome(path, lambda: code, together, ROOT) == "survived"
+    if not sound:
+        print(f"doubtful: {path.relative_to(ROOT)} fails these tests unchanged", flush=True)
+    return sound
 
 
 def essential(runs: Runs, seconds: Mapping[str, float], paths: Sequence[str], budget: float) -> int:
