@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from fedsim.core.types import Reconstruction
@@ -25,6 +26,7 @@ class Prior:
     def guesses(self) -> list[Reconstruction]:
         """Return blind guesses of everything; a metric takes those that it can score."""
         return [
+            *(Reconstruction(class_counts=counts, class_presence=counts > 0) for counts in self._counts()),
             *(Reconstruction(images=self._for_all(images)) for images in self.images),
             *(
                 Reconstruction(
@@ -35,6 +37,16 @@ class Prior:
             ),
             *(Reconstruction(probabilities=rows) for rows in self.probabilities),
         ]
+
+    def _counts(self) -> list[Tensor]:
+        """Return the mean counts of the batches, made whole, and all examples in the most frequent class."""
+        mean = self.batches.double().mean(dim=0)
+        whole = mean.floor().long()
+        missing = max(0, self.num_examples - int(whole.sum()))
+        whole[(mean - whole).argsort(descending=True, stable=True)[:missing]] += 1
+        one = torch.zeros_like(whole)
+        one[mean.argmax()] = self.num_examples
+        return [whole, one]
 
     def _for_all(self, rows: Tensor) -> Tensor:
         if len(rows) == 1:

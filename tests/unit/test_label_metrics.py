@@ -4,9 +4,11 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from fedsim.core.interfaces import Metric
 from fedsim.core.prior import Prior
-from fedsim.core.types import Reconstruction, Truth
+from fedsim.core.types import Reconstruction, Score, Truth
 from fedsim.data.blind_batches import Rules, blind_batches
+from fedsim.metrics.baselines import scored
 from fedsim.metrics.irec import IRec
 from fedsim.metrics.label_counts import restored, same_count, same_presence
 from fedsim.metrics.leacc import LeAcc
@@ -85,3 +87,22 @@ def test_presence_alone_is_scored_as_presence_alone() -> None:
 def test_what_was_not_recovered_is_not_scored() -> None:
     for metric in (LeAcc(), LnAcc(), IRec()):
         assert metric.score(Reconstruction(), TRUTH) is None
+
+
+def test_a_metric_of_ones_own_gets_its_baseline_by_itself() -> None:
+    class Largest(Metric):
+        """How far the largest count is from the true one."""
+
+        highest = False
+
+        def score(self, guess: Reconstruction, truth: Truth) -> Score | None:
+            if guess.class_counts is None:
+                return None
+            true = truth.labels.bincount()
+            return Score(metric="largest", value=abs(int(guess.class_counts.max()) - int(true.max())))
+
+    prior = Prior(num_examples=5, batches=blind_batches(NATURAL, (0.25,) * 4, 5))
+    assert scored(Largest(), GUESS, TRUTH, prior) == Score(metric="largest", value=1, baseline=1)
+    balanced, one = (guess.class_counts for guess in prior.guesses())
+    assert sorted(balanced.tolist()) == [1, 1, 1, 2]
+    assert sorted(one.tolist()) == [0, 0, 0, 5]
