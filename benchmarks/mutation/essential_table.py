@@ -48,6 +48,18 @@ TABLE = [
         "return (proportions * total).floor().to(torch.int64)",
     ),
     (
+        "attack/ilrg_paper",
+        LABELS + "ilrg_paper.py",
+        "capped_quotients",
+        "return layer.weight_gradient.clone()",
+    ),
+    (
+        "attack/soteria_rows",
+        LABELS + "soteria_rows.py",
+        "SoteriaRows.run",
+        "return Reconstruction(embeddings=torch.ones(task.num_classes, 1))",
+    ),
+    (
         "attack/ilrg_pooled",
         LABELS + "ilrg.py",
         "pooled_embedding",
@@ -219,6 +231,13 @@ TABLE = [
         "return None",
     ),
     ("metric/irec", METRICS + "label_counts.py", "instance_recall", "return 1.0"),
-    ("metric/leacc", METRICS + "label_counts.py", "presence_accuracy", "return 1.0"),
-    ("metric/lnacc", METRICS + "label_counts.py", "count_accuracy", "return 1.0"),
+    ("metric/leacc", METRICS + "label_counts.py", "same_presence", "return true == true"),
+    ("metric/lnacc", METRICS + "label_counts.py", "same_count", "return true == true"),
+    (
+        "metric/lnacc",
+        METRICS + "label_counts.py",
+        "best_counts",
+        "return (total, *[0] * (batches.shape[1] - 1))",
+    ),
+    ("metric/psnr", METRICS + "baselines.py", "scored", "return metric.score(guess, truth)"),
 ]

@@ -1,7 +1,10 @@
 import pytest
 import torch
 
-from fedsim.metrics.class_rows import cosine_score, example_cosine_score
+from fedsim.core.types import Reconstruction, Truth
+from fedsim.metrics.class_rows import cosine_score, example_cosine_score, match_rows
+from fedsim.metrics.embedding_error import EmbeddingError
+from fedsim.metrics.probability_cosine import ProbabilityCosine
 
 LABELS = torch.tensor([0, 2, 2])
 ROWS = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 3.0]])
@@ -24,3 +27,22 @@ def test_rows_beyond_the_batch_cost_and_a_row_counts_once() -> None:
     assert example_cosine_score("x", ROWS, ROWS).value == pytest.approx(1.0)
     assert example_cosine_score("x", torch.cat([ROWS, ROWS]), ROWS).value == pytest.approx(0.5)
     assert example_cosine_score("x", ROWS[:1], ROWS).value == pytest.approx(1 / 3)
+
+
+def test_guessed_rows_are_matched_in_their_best_order() -> None:
+    assert match_rows(ROWS.flip(0), ROWS).equal(ROWS)
+    assert match_rows(ROWS[2:], ROWS).tolist() == [[0, 0], [0, 0], [0, 3]]
+
+
+def test_errors_of_embeddings_and_cosines_of_probabilities_that_a_person_can_check() -> None:
+    images = torch.zeros(3, 1, 1, 1)
+    truth = Truth(round=1, client=0, images=images, labels=LABELS, embeddings=ROWS, probabilities=ROWS)
+    half = Reconstruction(embeddings=ROWS.flip(0) / 2, embedding_layer="output")
+    assert EmbeddingError().score(half, truth).value == pytest.approx(
+        0.5, abs=0.2
+    )  # the best order is another
+    assert EmbeddingError().score(Reconstruction(embeddings=ROWS), truth) is None  # class-wise
+    exact = Reconstruction(embeddings=torch.cat([ROWS.flip(0), ROWS[:1]]), embedding_layer="output")
+    assert EmbeddingError().score(exact, truth).value == pytest.approx(0.25)  # one too many of four
+    guessed = torch.tensor([[0.0, 1.0], [9.0, 9.0], [0.0, 0.1]])
+    assert ProbabilityCosine().score(Reconstruction(probabilities=guessed), truth).value == pytest.approx(0.5)
