@@ -10,9 +10,9 @@ from torch import Tensor
 from fedsim.core.prior import Prior
 from fedsim.core.types import Reconstruction, Truth
 
-Agreement = Callable[
-    [Tensor, Tensor], Tensor
-]  # of guessed and true counts, class by class: summed by a metric
+# Of guessed and true counts, class by class; a metric sums it up.
+Agreement = Callable[[Tensor, Tensor], Tensor]
+FEW, MOST = 5000, 30_000_000  # examples; classes times examples: so many numbers are held
 
 
 def true_counts(truth: Truth, num_classes: int) -> Tensor:
@@ -41,7 +41,12 @@ def instance_recall(guessed: Tensor, true: Tensor) -> float:
 
 
 def blind_counts(prior: Prior, agreement: Agreement) -> list[Reconstruction]:
-    """Return the counts that agree most, on average, with the batches that the rules would draw."""
+    """Return the counts that agree most, on average, with the batches that the rules would draw.
+
+    Where there are too many classes and examples to find them: the mean counts, or all in one class.
+    """
+    if prior.batches.shape[1] * prior.num_examples > MOST:
+        return [guess for guess in prior.guesses() if guess.class_counts is not None]
     counts = torch.tensor(best_counts(prior.batches, prior.num_examples, agreement))
     return [Reconstruction(class_counts=counts, class_presence=counts > 0)]
 
@@ -52,7 +57,7 @@ def best_counts(batches: Tensor, total: int, agreement: Agreement) -> tuple[int,
 
     That mean is a sum over classes of a table of (class, count), so the best counts are found class after
     class, for every sum that the counts so far may have (as a knapsack is filled). A class takes one of the
-    counts that were drawn of it; the rarest, which comes last, may take whatever is left.
+    counts that were drawn of it; the rarest, which comes last, may take whatever is left of few.
     """
     order = batches.sum(dim=0).argsort(descending=True).tolist()
     reached = np.full(total + 1, -np.inf)
@@ -60,9 +65,10 @@ def best_counts(batches: Tensor, total: int, agreement: Agreement) -> tuple[int,
     choices = []
     for label in order:
         drawn = batches[:, label]
-        counts = torch.arange(total + 1) if label == order[-1] else torch.unique(drawn)
+        is_last = label == order[-1] and total <= FEW
+        counts = torch.arange(total + 1) if is_last else torch.unique(drawn)
         gains = agreement(counts[:, None], drawn[None, :]).double().mean(dim=1)
-        best, chosen = np.full(total + 1, -np.inf), np.zeros(total + 1, dtype=np.int64)
+        best, chosen = np.full(total + 1, -np.inf), np.zeros(total + 1, dtype=np.int32)
         for count, gain in zip(counts.tolist(), gains.tolist(), strict=True):
             candidate = reached[: total + 1 - count] + gain
             better = candidate > best[count:]

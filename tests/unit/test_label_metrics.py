@@ -106,3 +106,10 @@ def test_a_metric_of_ones_own_gets_its_baseline_by_itself() -> None:
     balanced, one = (guess.class_counts for guess in prior.guesses())
     assert sorted(balanced.tolist()) == [1, 1, 1, 2]
     assert sorted(one.tolist()) == [0, 0, 0, 5]
+
+
+@pytest.mark.parametrize(("classes", "number"), [(1000, 4096), (10, 20_000), (10_000, 5000)])
+def test_large_batches_and_many_classes_have_blind_counts_too(classes: int, number: int) -> None:
+    prior = Prior(num_examples=number, batches=blind_batches(NATURAL, (1 / classes,) * classes, number))
+    for metric in (LeAcc(), LnAcc(), IRec()):
+        assert all(int(guess.class_counts.sum()) == number for guess in metric.blind(prior))
