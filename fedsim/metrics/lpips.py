@@ -43,11 +43,12 @@ class LPIPS(Metric):
 def perceptual_distance(guess: Tensor, truth: Tensor) -> Tensor:
     """Return the LPIPS distance of each pair of images in [0, 1]."""
     with torch.no_grad():
-        distances: Tensor = lpips_network()(_prepare(guess), _prepare(truth))
+        distances: Tensor = lpips_network()(prepared_for_lpips(guess), prepared_for_lpips(truth))
     return distances.reshape(len(truth))
 
 
-def _prepare(images: Tensor) -> Tensor:
+def prepared_for_lpips(images: Tensor) -> Tensor:
+    """Return images in [0, 1] as the network takes them: three channels in [-1, 1], no side too small."""
     images = images.float()
     if min(images.shape[2:]) < ALEXNET_MINIMUM:
         images = functional.interpolate(images, size=(ENLARGED, ENLARGED), mode="bilinear")

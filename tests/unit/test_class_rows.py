@@ -3,6 +3,7 @@ import torch
 
 from fedsim.core.types import Reconstruction, Truth
 from fedsim.metrics.class_rows import cosine_score, example_cosine_score, match_rows
+from fedsim.metrics.embedding_cosine import EmbeddingCosine
 from fedsim.metrics.embedding_error import EmbeddingError
 from fedsim.metrics.probability_cosine import ProbabilityCosine
 
@@ -46,3 +47,23 @@ def test_errors_of_embeddings_and_cosines_of_probabilities_that_a_person_can_che
     assert EmbeddingError().score(exact, truth).value == pytest.approx(0.25)  # one too many of four
     guessed = torch.tensor([[0.0, 1.0], [9.0, 9.0], [0.0, 0.1]])
     assert ProbabilityCosine().score(Reconstruction(probabilities=guessed), truth).value == pytest.approx(0.5)
+
+
+def test_cosines_of_embeddings_are_by_class_or_by_example_as_the_guess_is() -> None:
+    images = torch.zeros(3, 1, 1, 1)
+    truth = Truth(round=1, client=0, images=images, labels=LABELS, embeddings=ROWS)
+    by_class = Reconstruction(embeddings=torch.tensor([[5.0, 0.0], [9.0, 9.0], [1.0, 0.0]]))
+    assert EmbeddingCosine().score(by_class, truth).value == pytest.approx(0.5)
+    by_example = Reconstruction(embeddings=ROWS[:2], embedding_layer="output")
+    assert EmbeddingCosine().score(by_example, truth).value == pytest.approx(2 / 3)
+    blank = Truth(round=1, client=0, images=images, labels=LABELS)
+    for guess in (by_class, by_example, Reconstruction(embedding_layer="output")):
+        assert EmbeddingCosine().score(guess, blank) is None
+
+
+def test_an_embedding_of_zeros_is_no_division_by_zero() -> None:
+    truth = Truth(
+        round=1, client=0, images=torch.zeros(3, 1, 1, 1), labels=LABELS, embeddings=torch.zeros(3, 2)
+    )
+    guess = Reconstruction(embeddings=torch.zeros(3, 2), embedding_layer="output")
+    assert EmbeddingError().score(guess, truth).value == 0.0

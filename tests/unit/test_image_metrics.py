@@ -8,7 +8,7 @@ from fedsim.lab.scoring import blind_prior
 from fedsim.metrics.baselines import scored
 from fedsim.metrics.image_error import ImageError
 from fedsim.metrics.image_matching import PSNR_CEILING, match_to_truth, peak_signal_to_noise
-from fedsim.metrics.lpips import LPIPS
+from fedsim.metrics.lpips import LPIPS, prepared_for_lpips
 from fedsim.metrics.psnr import PSNR
 from fedsim.metrics.ssim import SSIM, structural_similarity
 
@@ -100,3 +100,19 @@ def test_nothing_recovered_nothing_scored_and_wrong_shapes_are_refused() -> None
             metric.score(Reconstruction(images=torch.zeros(5, 1, 32, 32)), TRUTH)
     with pytest.raises(FedsimError, match="at least 6 pixels"):
         structural_similarity(torch.zeros(1, 1, 4, 4), torch.zeros(1, 1, 4, 4))
+
+
+def test_images_are_shown_to_the_perceptual_network_between_minus_one_and_one() -> None:
+    black_and_white = torch.tensor([0.0, 1.0]).view(2, 1, 1, 1).expand(2, 1, 40, 40)
+    prepared = prepared_for_lpips(black_and_white)
+    assert prepared.shape == (2, 3, 40, 40)
+    assert (prepared[0].unique().item(), prepared[1].unique().item()) == (-1.0, 1.0)
+    assert prepared_for_lpips(torch.zeros(1, 3, 31, 31)).shape == (1, 3, 31, 31)  # the smallest it takes
+    assert prepared_for_lpips(torch.zeros(1, 3, 30, 31)).shape == (1, 3, 64, 64)
+
+
+def test_structural_similarity_takes_six_pixels_on_either_side() -> None:
+    assert structural_similarity(torch.rand(1, 1, 6, 9), torch.rand(1, 1, 6, 9)).shape == (1,)
+    for shape in ((1, 1, 5, 9), (1, 1, 9, 5)):
+        with pytest.raises(FedsimError, match="at least 6 pixels"):
+            structural_similarity(torch.rand(shape), torch.rand(shape))

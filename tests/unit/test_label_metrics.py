@@ -29,6 +29,8 @@ def test_numbers_that_a_person_can_check() -> None:
 def test_labels_beyond_the_batch_cost() -> None:
     everything = Reconstruction(class_counts=torch.tensor([5, 5, 5, 5]))
     assert IRec().score(everything, TRUTH).value == pytest.approx(5 / 20)
+    below = Reconstruction(class_counts=torch.tensor([3, 1, 2, -5]))  # none of a class is none of it
+    assert IRec().score(below, TRUTH).value == pytest.approx(4 / 6)
 
 
 def blind(metric, classes: int, number: int, rules: Rules = NATURAL) -> list[int]:
@@ -37,6 +39,7 @@ def blind(metric, classes: int, number: int, rules: Rules = NATURAL) -> list[int
     prior = Prior(num_examples=number, batches=blind_batches(rules, frequencies, number))
     (guess,) = metric.blind(prior)
     assert int(guess.class_counts.sum()) == number  # whatever pays best, it is a batch
+    assert guess.class_presence.equal(guess.class_counts > 0)
     return guess.class_counts.tolist()
 
 
