@@ -13,7 +13,7 @@ from fedsim.core.errors import FedsimError, in_words, printable, suggestion
 from fedsim.core.interfaces import Metric
 from fedsim.core.types import Observation, Reconstruction, Score, Truth, form_problem
 from fedsim.data.blind_batches import Rules
-from fedsim.lab.scoring import blind_prior, with_features
+from fedsim.lab.scoring import blind_prior, with_features, with_flat_features
 from fedsim.metrics.baselines import scored
 from fedsim.storage.scores import as_figure
 
@@ -102,6 +102,13 @@ def score(
     elif features and truth.embeddings is None and truth.probabilities is None:
         reason = "of the model's features. Remedy: score(..., model=model, observation=observation)."
         unscored = dict.fromkeys(features, reason)
+    if not len(truth.labels):
+        raise FedsimError("score: expected at least one private image, got none.")
+    if public is not None and public.shape[1:] != truth.images.shape[1:]:
+        raise FedsimError(
+            f"public: expected images (N, {', '.join(map(str, truth.images.shape[1:]))}) as the private ones "
+            f"are, got {tuple(public.shape)}."
+        )
     classes = 1 + max(int(truth.labels.max()), *(len(known) - 1 for known in _by_class(guess)))
     prior = blind_prior(
         truth,
@@ -109,6 +116,7 @@ def score(
         frequencies=(1 / classes,) * classes,
         public=[] if public is None else [public.detach().cpu()],
     )
+    prior = with_flat_features(prior, guess)
     scores = list[Score]()
     for metric in parts("metric", metrics):
         try:

@@ -16,6 +16,7 @@ from torch import nn
 from fedsim.core import progress
 from fedsim.core.errors import FedsimError, in_words
 from fedsim.core.interfaces import Defense
+from fedsim.core.prior import Prior
 from fedsim.core.types import ALL, Fault, Interrupted, KnownDefense, Observation, Reconstruction, Score, Truth
 from fedsim.flower.attack_one import Refusal, attack_one
 from fedsim.lab.record import GaveUp
@@ -179,10 +180,15 @@ def _scores(
     if truth is None:
         return []
     scores, failed = list[Score | None](), list[ScoreRow]()
-    prior = prior_of(experiment, observation, truth)
+    prior: Prior | None = None
+    try:
+        prior = prior_of(experiment, observation, truth)
+    except Exception as error:  # scores without a baseline say little, and more than none
+        failed.append(_unscored(experiment, observation, "baselines", error))
     try:
         truth = with_features(experiment.model, observation, guess, truth)
-        prior = with_public_features(prior, experiment, observation, guess)
+        if prior is not None:
+            prior = with_public_features(prior, experiment, observation, guess)
     except Exception as error:  # metrics that need no features still count
         failed.append(_unscored(experiment, observation, "features of the truth", error))
     for metric in experiment.metrics:

@@ -82,25 +82,28 @@ def with_public_features(
     prior: Prior, experiment: "Experiment", observation: Observation, guess: Reconstruction
 ) -> Prior:
     """Add what the model sent makes of the server's own images, in the guess's form, and of nothing."""
-    if guess.embeddings is None and guess.probabilities is None:
+    prior, (public, _) = with_flat_features(prior, guess), server_images(experiment)
+    if not len(public.labels) or (guess.embeddings is None and guess.probabilities is None):
         return prior
-    public, _ = server_images(experiment)
-    classes, features = (
-        experiment.task.num_classes,
-        0 if guess.embeddings is None else guess.embeddings.shape[1],
-    )
-    embeddings = [torch.zeros(1, features) if guess.embedding_layer else torch.ones(classes, features)]
-    probabilities = [torch.ones(classes, classes)]
-    if len(public.labels):
-        rows, outputs = _features(experiment.model, observation, guess, public.images, len(public.images))
-        of_classes = class_means(rows, public.labels, classes)
-        embeddings += [rows, rows.mean(dim=0, keepdim=True)] if guess.embedding_layer else [of_classes]
-        probabilities.append(class_means(outputs, public.labels, classes))
+    rows, outputs = _features(experiment.model, observation, guess, public.images, len(public.images))
+    classes = experiment.task.num_classes
+    by_class = [class_means(rows, public.labels, classes)]
+    by_example = [rows, rows.mean(dim=0, keepdim=True)]
     return dataclasses.replace(
         prior,
-        embeddings=embeddings,
-        embedding_layer=guess.embedding_layer,
-        probabilities=probabilities,
+        embeddings=[*prior.embeddings, *(by_example if guess.embedding_layer else by_class)],
+        probabilities=[*prior.probabilities, class_means(outputs, public.labels, classes)],
+    )
+
+
+def with_flat_features(prior: Prior, guess: Reconstruction) -> Prior:
+    """Add vectors that say nothing, in the guess's form: equal entries for a class, zeros for an example."""
+    flat = torch.zeros if guess.embedding_layer else torch.ones
+    embeddings = [] if guess.embeddings is None else [flat(guess.embeddings.shape)]
+    probabilities = [] if guess.probabilities is None else [torch.ones(guess.probabilities.shape)]
+    layer = guess.embedding_layer
+    return dataclasses.replace(
+        prior, embeddings=embeddings, embedding_layer=layer, probabilities=probabilities
     )
 
 

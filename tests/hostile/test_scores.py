@@ -103,3 +103,14 @@ def test_lines_that_hold_no_number_do_not_count(tmp_path: Path) -> None:
 def test_what_an_attack_recovers_is_finite(part: str, number: float) -> None:
     with pytest.raises(FedsimError, match=f"{part}: expected finite numbers"):
         Reconstruction(**{part: torch.full((1, 1, 2, 2), number)})
+
+
+def test_scores_without_their_baselines_are_kept_and_it_is_said(play_small, monkeypatch) -> None:
+    def unreadable(*_: object) -> None:
+        raise OSError("the server's images are gone")
+
+    monkeypatch.setattr("fedsim.lab.assess.prior_of", unreadable)
+    folder = play_small(*ATTACK)
+    assert "lnacc" in folder.summary()["metrics"]
+    assert folder.summary()["baseline"] == {}
+    assert any("baselines failed" in row.error for row in folder.scores() if row.metric == "fault")

@@ -356,3 +356,27 @@ def test_a_run_is_played_and_loaded(tmp_path: Path) -> None:
     for load in (fedsim.load, fedsim.load_all):
         with pytest.raises(FedsimError, match=r"config\.yaml.*Remedy"):
             load(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("name", ["ilrg", "peeling"])
+def test_every_score_has_a_baseline_from_python_too(name: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
+    images, labels = torch.rand(4, 1, 28, 28), torch.tensor([3, 1, 4, 1])
+    seen = fedsim.observe(model, images, labels)
+    guess = fedsim.attack(name)(model, seen, input_shape=(1, 28, 28))
+    found = fedsim.score(guess, images, labels, model=model, observation=seen)
+    assert len(found) >= 4
+    assert all(score.baseline is not None for score in found)
+
+
+def test_public_images_make_a_harder_baseline_and_must_fit() -> None:
+    images, labels = torch.full((3, 1, 8, 8), 0.1), torch.tensor([0, 1, 2])
+    guess = fedsim.Reconstruction(images=images)
+    grey = fedsim.score(guess, images, labels, metrics=["psnr"])["psnr"]
+    public = fedsim.score(guess, images, labels, metrics=["psnr"], public=images + 0.01)["psnr"]
+    assert public.baseline > grey.baseline + 20
+    with pytest.raises(FedsimError, match=r"public: expected images \(N, 1, 8, 8\).* got \(3, 1, 9, 9\)"):
+        fedsim.score(guess, images, labels, public=torch.zeros(3, 1, 9, 9))
+    with pytest.raises(FedsimError, match="at least one private image"):
+        fedsim.score(guess, images[:0], labels[:0])
