@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 
+from mutation.places import Place, lines, own, places
+
 FLIPS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.GtE,
     ast.LtE: ast.Gt,
@@ -54,9 +56,6 @@ LEFT_OUT = {
     "softmax",
     "pinv",
 }
-SILENT = {"log", "warnings", "progress", "advance", "print"}  # whom nobody waits for
-TIMERS = {"seconds", "started", "deadline", "perf_counter"}
-MEMORY = {"ROOM", "CHUNK", "AT_ONCE"}  # how much is held at once: the outcome is the same
 GUARD = 1e-8  # a constant below it keeps from dividing by zero, and any other would do
 
 
@@ -66,112 +65,39 @@ class Mutant:
 
     path: Path
     line: int
+    statement: range  # lines of the statement around it, without those of a body
+    function: str  # that it is in; none: what runs on import, with the defaults of arguments
+    text: str  # of its line
     what: str
     place: int  # of the node that changes, in the order of the file
     change: int  # of those that it may have
-    in_function: bool
 
     def code(self) -> CodeType:
         """Return the file's code with this change."""
         tree = ast.parse(self.path.read_text(encoding="utf-8"))
-        place = list(_places(tree))[self.place]
+        place = list(places(tree))[self.place]
         place.replace(list(_changes(place))[self.change])
         return compile(ast.fix_missing_locations(tree), str(self.path), "exec")
 
 
 def mutants(path: Path) -> list[Mutant]:
     """Return every change to a file."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    source = path.read_text(encoding="utf-8")
+    tree, texts = ast.parse(source), source.splitlines()
     return [
         Mutant(
             path=path,
             line=place.node.lineno,
+            statement=lines(place.around.statement),
+            function=place.around.name,
+            text=texts[place.node.lineno - 1].strip(),
             what=f"{_words(place.node)}  ->  {_words(replacement)}",
             place=number,
             change=change,
-            in_function=place.function is not None,
         )
-        for number, place in enumerate(_places(tree))
+        for number, place in enumerate(places(tree))
         for change, replacement in enumerate(_changes(place))
     ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """A node that may change, where it hangs, and the function around it."""
-
-    node: ast.expr | ast.stmt
-    parent: ast.AST
-    field: str
-    place: int | None
-    function: ast.FunctionDef | None
-    within: str  # name of the keyword that it is the value of, if any
-
-    def replace(self, replacement: ast.AST) -> None:
-        """Hang another node in its place."""
-        if self.place is None:
-            setattr(self.parent, self.field, replacement)
-        else:
-            getattr(self.parent, self.field)[self.place] = replacement
-
-
-def _places(tree: ast.Module) -> Iterator[Place]:
-    yield from _below(tree, None, "")
-
-
-def _below(node: ast.AST, function: ast.FunctionDef | None, within: str) -> Iterator[Place]:
-    for field, value in ast.iter_fields(node):
-        if field in ("annotation", "returns", "decorator_list", "type_params", "bases"):
-            continue
-        several = isinstance(value, list)
-        for number, child in enumerate(value if several else [value]):
-            if not isinstance(child, ast.AST) or _promises_nothing(child):
-                continue
-            keyword = child.arg or "" if isinstance(child, ast.keyword) else within
-            inner = child if isinstance(child, ast.FunctionDef) else function
-            if isinstance(child, ast.expr | ast.stmt):
-                spot = number if several else None
-                yield Place(
-                    node=child, parent=node, field=field, place=spot, function=function, within=keyword
-                )
-            if not isinstance(child, ast.Raise):  # its text
-                yield from _below(child, inner, keyword)
-
-
-def _promises_nothing(node: ast.AST) -> bool:
-    """Say whether a node is text for people, a timer, or there for types alone."""
-    if isinstance(node, ast.Import | ast.ImportFrom | ast.JoinedStr | ast.arg | ast.alias):
-        return True
-    if isinstance(node, ast.keyword) and node.arg in TIMERS | {"strict"}:
-        return True
-    if isinstance(node, ast.Call) and _own(node.func) in ("generator", "manual_seed", "default_rng"):
-        return True
-    if isinstance(node, ast.Expr) and (isinstance(node.value, ast.Constant) or _root(node.value) in SILENT):
-        return True
-    if isinstance(node, ast.Assign | ast.AnnAssign):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        names = {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
-        return bool(names & (MEMORY | {"__all__", "started"}))
-    if isinstance(node, ast.expr):
-        return any(
-            isinstance(inner, ast.Name | ast.Attribute) and _own(inner) in TIMERS for inner in _flat(node)
-        )
-    return isinstance(node, ast.If) and _own(node.test) == "TYPE_CHECKING"
-
-
-def _flat(node: ast.expr) -> list[ast.AST]:
-    """A comparison's or sum's own parts: a timer there is what it is about."""
-    return list(ast.walk(node)) if isinstance(node, ast.Compare | ast.BinOp) else [node]
-
-
-def _own(node: ast.AST) -> str:
-    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
-
-
-def _root(node: ast.expr) -> str:
-    while isinstance(node, ast.Call | ast.Attribute):
-        node = node.func if isinstance(node, ast.Call) else node.value
-    return _own(node)
 
 
 def _words(node: ast.AST) -> str:
@@ -210,7 +136,7 @@ def _constant(place: Place) -> Iterator[ast.expr]:
     value = node.value
     if isinstance(value, bool):
         yield ast.Constant(value=not value)
-    elif place.within in ("dim", "axis") and isinstance(value, int):
+    elif place.around.keyword in ("dim", "axis") and isinstance(value, int):
         yield ast.Constant(value=1 if value == 0 else 0)
     elif isinstance(value, int):
         yield ast.Constant(value=value + 1)
@@ -238,7 +164,7 @@ def _choice(place: Place) -> Iterator[ast.expr | ast.stmt]:
 def _call(place: Place) -> Iterator[ast.expr]:
     node = place.node
     assert isinstance(node, ast.Call)
-    name = _own(node.func)
+    name = own(node.func)
     if name in OTHER_NAME:
         func = copy.copy(node.func)
         if isinstance(func, ast.Name):
@@ -249,28 +175,37 @@ def _call(place: Place) -> Iterator[ast.expr]:
             func.attr, known = OTHER_NAME[name], True
         if known:
             yield ast.Call(func=func, args=node.args, keywords=node.keywords)
-    if name in LEFT_OUT and isinstance(node.func, ast.Attribute):
-        of_library = _own(node.func.value) in ("torch", "math", "np", "functional", "linalg")
+    if name in LEFT_OUT and isinstance(node.func, ast.Attribute) and not _is_guard(node):
+        of_library = own(node.func.value) in ("torch", "math", "np", "functional", "linalg")
         if not of_library:
             yield node.func.value
         elif node.args:
             yield node.args[0]
 
 
+def _is_guard(node: ast.Call) -> bool:
+    """Say whether a call keeps from dividing by zero, as .clamp(min=1e-30) does."""
+    values = [keyword.value for keyword in node.keywords if keyword.arg == "min"]
+    numbers = [value.value for value in values if isinstance(value, ast.Constant)]
+    return any(isinstance(number, float) and 0 < number < GUARD for number in numbers)
+
+
 def _return(place: Place) -> Iterator[ast.stmt]:
     node = place.node
     assert isinstance(node, ast.Return)
-    if place.function is None or node.value is None or isinstance(node.value, ast.JoinedStr):
+    if place.around.function is None or node.value is None or isinstance(node.value, ast.JoinedStr):
         return
-    names = [argument.arg for argument in place.function.args.args if argument.arg not in ("self", "cls")]
-    if names and _own(node.value) != names[0] and not isinstance(node.value, ast.Constant):
+    names = [
+        argument.arg for argument in place.around.function.args.args if argument.arg not in ("self", "cls")
+    ]
+    if names and own(node.value) != names[0] and not isinstance(node.value, ast.Constant):
         yield ast.Return(value=ast.Name(id=names[0], ctx=ast.Load()))
 
 
 def _removed(place: Place) -> Iterator[ast.stmt]:
     node = place.node
     if isinstance(node, ast.Assign):
-        again = all(_assigned_before(place.function, target, node) for target in node.targets)
+        again = all(_assigned_before(place.around.function, target, node) for target in node.targets)
         if not again:
             return
     yield ast.Pass()

@@ -3,6 +3,7 @@
 # ruff: noqa: E501 - a table of code
 
 LABELS = "attacks/privacy/labels/"
+EXACT = "attacks/privacy/exact/"
 MATCHING = "attacks/privacy/matching/"
 STEIN = "attacks/privacy/stein/"
 FORGING = "attacks/integrity/forging/"
@@ -105,7 +106,14 @@ TABLE = [
     ("attack/gradinversion_matching", MATCHING + "priors.py", "BatchNormStatistics.on", NO_PENALTY),
     ("attack/gauss_newton", MATCHING + "levenberg_marquardt.py", "LevenbergMarquardt.minimise", STAY),
     ("attack/rgap", MATCHING + "rgap.py", "LayerSystem.solve", "return (lowest + highest) / 2, 0.0"),
-    ("attack/peeling", MATCHING + "peeling.py", "Peel.search", "return 0"),
+    ("attack/peeling", EXACT + "peel.py", "Peel.search", "return 0"),
+    ("attack/first_layer_peeling", EXACT + "kinks.py", "kinked_errors", "raise ValueError"),
+    (
+        "attack/fedavg_peeling",
+        EXACT + "local_steps.py",
+        "LinearNetwork.slopes",
+        "return {n: 0 * w for n, w in weights.items()}, 0 * inputs",
+    ),
     (
         "attack/span_matching",
         MATCHING + "parametrisations.py",

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -73,39 +74,66 @@ def fork(work: Callable[[], int], *, quiet: bool = True, seconds: float | None =
 
 
 class Chosen:
-    """A pytest plugin: only these tests, the fastest first."""
+    """A pytest plugin: only these tests, the fastest first; tells the first that fails."""
 
-    def __init__(self, seconds: Mapping[str, float]) -> None:
-        """Set the tests, with what each takes."""
-        self.seconds = seconds
+    def __init__(self, seconds: Mapping[str, float], tell: int) -> None:
+        """Set the tests with what each takes, and where to write the name of one."""
+        self.seconds, self.tell = seconds, tell
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[Any]) -> None:
         """Choose and order."""
-        items[:] = sorted(
-            (item for item in items if item.nodeid in self.seconds),
-            key=lambda item: (self.seconds[item.nodeid], item.nodeid),
-        )
+        chosen = [item for item in items if item.nodeid in self.seconds]
+        items[:] = sorted(chosen, key=lambda item: by_time(self.seconds)(item.nodeid))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Tell who fails."""
+        if report.failed:
+            os.write(self.tell, f"{report.nodeid}\n".encode())
 
 
-def outcome(path: Path, compiled: Callable[[], CodeType], seconds: Mapping[str, float], root: Path) -> str:
-    """Run tests against a file with other code: killed, hung or survived."""
+def by_time(seconds: Mapping[str, float]) -> Callable[[str], tuple[float, str]]:
+    """Return the order in which tests run."""
+    return lambda test: (seconds[test], test)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a file with other code fared."""
+
+    end: str  # killed, hung or survived
+    killer: str = ""  # the test that failed; none: whoever imports the file
+
+
+def outcome(
+    path: Path, compiled: Callable[[], CodeType], seconds: Mapping[str, float], root: Path
+) -> Outcome:
+    """Run tests against a file with other code."""
     files = sorted({str(root / name.split("::")[0]) for name in seconds})
+    read, write = os.pipe()
 
     def work() -> int:
         serve(path, compiled())
         arguments = ["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header"]
-        return int(pytest.main([*files, *arguments], plugins=[Chosen(seconds)]))
+        return int(pytest.main([*files, *arguments], plugins=[Chosen(seconds, write)]))
 
     limit = 20 + SLOWER * sum(seconds.values())
     child = fork(work, seconds=limit)
-    deadline = time.monotonic() + 5 * limit  # on a busy machine
+    os.close(write)
+    end = _waited(child, 5 * limit)  # on a busy machine
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)  # whoever it left behind, of its own group
+    os.set_blocking(read, False)  # whoever escaped from the group may hold the other end
+    with os.fdopen(read, "rb") as pipe:
+        return Outcome(end=end, killer=(pipe.read() or b"").decode().partition("\n")[0])
+
+
+def _waited(child: int, seconds: float) -> str:
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         done, status = os.waitpid(child, os.WNOHANG)
+        if done and os.WIFSIGNALED(status):
+            return "hung" if os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) else "killed"
         if done:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child, signal.SIGKILL)  # whoever it left behind, of its own group
-            if os.WIFSIGNALED(status):
-                return "hung" if os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) else "killed"
             return "survived" if os.WEXITSTATUS(status) == 0 else "killed"
         time.sleep(0.02)
     os.killpg(child, signal.SIGKILL)
