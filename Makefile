@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help run test test-slow test-all test-kernels test-lowest figures figures-quick check format bench mutants constraints clean
+.PHONY: help run test test-slow test-all test-kernels test-lowest figures figures-quick check format bench mutants constraints docs clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -17,6 +17,10 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.ready
 	$(BIN)/python $(INSTALL) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.ready
+	$(BIN)/python $(INSTALL) -c constraints.txt -e '.[docs]'
 	@touch $@
 
 run: $(VENV)/.ready  ## run the main experiment on embedded data and write its report
@@ -56,7 +60,11 @@ format: $(VENV)/.dev  ## rewrite the code in the project's format
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.ready  ## run all measurements (two hours)
-	@set -e; for script in $(filter-out benchmarks/mutants.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script; done
+	@set -e; for script in $(filter-out benchmarks/mutants.py benchmarks/leaderboard.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script; done
+
+# The theme's own note on its maintenance is no warning of the build.
+docs: $(VENV)/.docs  ## build the documentation site into build/site, offline; a broken link or a warning fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --clean
 
 mutants: $(VENV)/.dev  ## change the methods in small ways and see whether the fast tests notice (hours)
 	$(BIN)/python benchmarks/mutants.py --essential
@@ -64,7 +72,7 @@ mutants: $(VENV)/.dev  ## change the methods in small ways and see whether the f
 
 constraints:  ## renew constraints.txt with the newest versions that pyproject.toml admits
 	$(PYTHON) -m venv --clear build/newest
-	build/newest/bin/python $(INSTALL) -e '.[dev]'
+	build/newest/bin/python $(INSTALL) -e '.[dev,docs]'
 	build/newest/bin/python -m pip freeze --all --exclude pip --exclude-editable > build/frozen.txt
 	{ grep '^#' constraints.txt; sed -E '/^(cuda|nvidia|triton)/d; s/\+.*//' build/frozen.txt; } > build/constraints.txt
 	mv build/constraints.txt constraints.txt

@@ -188,6 +188,7 @@ def check_metric(metric: Metric, name: str | None = None) -> None:
         class_counts=labels.bincount(minlength=3),
         embeddings=means,
         probabilities=means,
+        certified=torch.ones(4, dtype=torch.bool),
     )
     prior = dataclasses.replace(
         blind_prior(
@@ -222,7 +223,7 @@ def check_metric(metric: Metric, name: str | None = None) -> None:
 
 def _examples_of(guess: Reconstruction) -> dict[str, Any]:
     """Return what a guess says example by example."""
-    names = ["images", "labels", *(["embeddings"] if guess.embedding_layer else [])]
+    names = ["images", "labels", "certified", *(["embeddings"] if guess.embedding_layer else [])]
     return {name: getattr(guess, name) for name in names}
 
 

@@ -102,8 +102,9 @@ def called(*arguments: str) -> Outcome:
 
 
 def page_words(folder: Path) -> str:
-    """Return a page without pictures, seconds and paths."""
-    return re.sub(r'src="data:[^"]*"|[\d.]+ s, seed|/[^<\s]*', "", (folder / "report.html").read_text())
+    """Return a page without pictures, date, seconds and paths."""
+    page = (folder / "report.html").read_text()
+    return re.sub(r'src="data:[^"]*"|<dt>(date|time)</dt><dd>[^<]*</dd>|/[^<\s]*', "", page)
 
 
 def judged(copy: Path, command: str, sound: Path) -> tuple[str, Outcome]:

@@ -21,7 +21,7 @@ def execute(path: Path) -> dict[str, Any]:
     for number, cell in enumerate(cells, start=1):
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            value = _value("".join(cell["source"]), f"{path.name}, cell {number}", namespace)
+            value = run_cell("".join(cell["source"]), f"{path.name}, cell {number}", namespace)
         cell["execution_count"], cell["outputs"] = number, []
         if text := printed.getvalue():
             cell["outputs"].append({"name": "stdout", "output_type": "stream", "text": _lines(text)})
@@ -37,7 +37,7 @@ def execute(path: Path) -> dict[str, Any]:
     return notebook
 
 
-def _value(source: str, name: str, namespace: dict[str, Any]) -> Any:
+def run_cell(source: str, name: str, namespace: dict[str, Any]) -> Any:
     """Run a cell, and return the value of its last expression."""
     tree, last = ast.parse(source, name), None
     if tree.body and isinstance(tree.body[-1], ast.Expr):

@@ -17,7 +17,7 @@ from fedsim.config.compose import composed
 from fedsim.core.errors import FedsimError, printable
 from fedsim.core.types import RoundResult
 from fedsim.lab import experiment
-from fedsim.report.run import guess_figures
+from fedsim.report.guesses import guesses_of
 from fedsim.storage.runfolder import RunFolder
 from fedsim.storage.scores import ScoreRow, as_figure
 
@@ -58,8 +58,8 @@ class Run:
 
     def pictures(self) -> list[Picture]:
         """Return what was guessed of some clients, beside the truth where it is known."""
-        figures, titles = guess_figures(self.folder, self.folder.guessed())
-        return [Picture(figure, titles.get(name, "")) for name, figure in figures.items()]
+        found = guesses_of(self.folder, self.folder.guessed())
+        return [Picture(figure, found.titles.get(name, "")) for name, figure in found.figures.items()]
 
     def __str__(self) -> str:
         return "\n".join([printable(self._title()), text_table(HEADING, self._rows())])

@@ -25,8 +25,8 @@ PLACES = {"sweep": ("hydra.sweep.dir",), "comparison": ("into", "hydra.run.dir")
 def command(overrides: tuple[str, ...], under: float | None) -> None:
     """Run experiments, and compare their figures with those under `expected` in their yamls.
 
-    experiment=NAME or experiment=A,B, and settings of every run, such as seed=7. With FOLDER experiment=NAME
-    nothing runs: what the folder holds is judged.
+    experiment=NAME or experiment=A,B, and settings of every run, such as seed=7 (of a comparison, its first
+    seed). With FOLDER experiment=NAME nothing runs: what the folder holds is judged.
 
     Exit status: 0 all within their ranges, 1 one outside or missing, 3 could not be judged.
     """

@@ -13,7 +13,8 @@ def command(overrides: tuple[str, ...]) -> None:
     """Play every attack against every defence, with the same seeds, batches and first model.
 
     attack=[ilrg,{ig: {optimiser.iterations: 300}}] defense=[none,[clip,noise]] seeds=N jobs=N into=DIR, and
-    settings of every run. Run again, only what is missing runs.
+    settings of every run. seed=S is the first of the N seeds, S to S+N-1; 0 unless told. Run again, only what
+    is missing runs.
     """
     compare_by(overrides)
 

@@ -1,7 +1,10 @@
 """`fedsim completion`: a shell that knows commands, groups and names. Answers without heavy libraries."""
 
+from pathlib import Path
+
 import click
 
+OFFERED = 30  # run folders, the latest ones
 SCRIPTS = {
     "bash": """\
 _fedsim() {
@@ -55,5 +58,17 @@ def completions(words: list[str], word: str) -> list[str]:
         return [f"{group}={start}{bracket}{name}" for name in names(group) if name.startswith(last)]
     if before and before[0] == "list":
         return [name for name in GROUPS if name.startswith(word)]
+    if before and before[0] in ("show", "export", "report"):
+        return [text for text in _folders(before[0]) if text.startswith(word)]
     found = [f"{name}=" for name in GROUPS if name.startswith(word)]
     return found if before else [*(name for name in COMMANDS if name.startswith(word)), *found]
+
+
+def _folders(command: str) -> list[str]:
+    """Return what a command on run folders takes: its options, and the latest folders."""
+    from fedsim.report.overview import newest_first
+
+    options = {"show": ["latest", "--open"], "export": ["--to", "--figures", "--format"]}
+    runs = Path("runs")
+    newest = newest_first(runs)[:OFFERED] if runs.is_dir() else []
+    return [*options.get(command, []), *(text for path in newest if (text := str(path)).isprintable())]

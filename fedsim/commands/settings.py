@@ -69,7 +69,11 @@ def play_many(folder: Path, play: Callable[[], object]) -> None:
 
 
 def tell_folder(folder: Path) -> None:
-    """Print where the report is, and as the last line the folder: scripts read it."""
+    """Print what came of it, where the report is, and as the last line the folder: scripts read it."""
+    from fedsim.report.terminal import print_answer
+    from fedsim.storage.runfolder import RunFolder
+
+    print_answer(RunFolder(folder).summary())
     print(f"report: {printable(str((folder / 'report.html').resolve()), keep='')}")
     print(printable(str(folder.resolve()), keep=""))
 

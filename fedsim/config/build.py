@@ -15,7 +15,7 @@ from fedsim.config.instances import instance, members, of_type
 from fedsim.core import settings
 from fedsim.core.errors import FedsimError
 from fedsim.core.federation import Federation, round_half_up
-from fedsim.core.interfaces import Attack, Audit, Behaviour, Defense, Metric
+from fedsim.core.interfaces import Attack, Audit, Behaviour, Defense, Metric, Tracker
 from fedsim.core.randomness import derived_seed, generator
 from fedsim.core.types import Task
 from fedsim.data.images import Dataset
@@ -24,9 +24,9 @@ from fedsim.flower.overflow import largest_entry
 from fedsim.flower.setups import ClientSetup
 from fedsim.lab.experiment import Experiment
 from fedsim.models.batch_norm import set_batch_norm
-from fedsim.storage.files import read_tensors
 from fedsim.storage.folder import Storage
 from fedsim.storage.runfolder import PARTITION_FILE
+from fedsim.storage.tensors import read_tensors
 
 
 def experiment(config: DictConfig) -> Experiment:
@@ -60,12 +60,14 @@ def _experiment(config: DictConfig) -> Experiment:
             attack=attack,
             attack_name=str(config.choices.attack),
             metrics=members(config.metric, Metric, "metric"),
+            metric_names=tuple(map(str, config.metric or {})),
             defenses=defenses,  # to describe the run; clients build their own
             audit=_audit(config, rules, defenses),
             malicious=_malicious_clients(config, rules)[0],
             knows_defense=config.threat.knows_defense,
             device=str(config.device),
             threads=config.threads,
+            tracker=_tracker(config),
             attackers=config.attackers,
             keep=str(config.get("keep", "all")),
         )
@@ -215,6 +217,12 @@ def _audit(config: DictConfig, rules: Federation, defenses: Sequence[Defense]) -
             "Remedy: federation=fedavg and defense=[], or audit=none."
         )
     return audit
+
+
+def _tracker(config: DictConfig) -> Tracker:
+    """Build who is told of the run; a run of an older fedsim names nobody."""
+    node = config.get("tracking")
+    return Tracker() if node is None else of_type(instance(node, "tracking"), Tracker, "tracking")
 
 
 def _malicious_clients(

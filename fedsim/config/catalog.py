@@ -25,6 +25,7 @@ GROUPS = (
     "federation",
     "engine",
     "metric",
+    "tracking",
     "experiment",
 )
 LABELS = {"Run": "Run: ", "Expected": "Expected: ", "Paper": "Paper: "}
@@ -143,7 +144,7 @@ def _header(text: str) -> list[str]:
 def _documented(target: str) -> tuple[str, str]:
     """Return the first line of a target's docstring and the paper that its module names."""
     module, _, name = target.rpartition(".")
-    tree = _syntax(module)
+    tree = syntax(module)
     found: Any = next((node for node in tree.body if getattr(node, "name", None) == name), None)
     if found is None:
         raise FedsimError(f"{target}: no such class or function in {module}")
@@ -154,8 +155,14 @@ def _documented(target: str) -> tuple[str, str]:
 
 
 @functools.cache
-def _syntax(module: str) -> ast.Module:
+def syntax(module: str) -> ast.Module:
+    """Return the syntax tree of a module, which is not run."""
+    return ast.parse(source(module))
+
+
+def source(module: str) -> str:
+    """Return the text of a module."""
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         raise FedsimError(f"no module {module}")
-    return ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    return Path(spec.origin).read_text(encoding="utf-8")

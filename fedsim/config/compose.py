@@ -206,7 +206,15 @@ def plain(config: DictConfig) -> DictConfig:
     made = OmegaConf.create(resolved)
     assert isinstance(made, DictConfig)
     _make_paths_absolute(made)  # a replay may start from another folder
+    if "choices" in made and "hydra" in config:
+        note_asked(made, config.hydra.overrides.task)
     return made
+
+
+def note_asked(config: DictConfig, overrides: Iterable[str]) -> None:
+    """Keep what was asked for, for the command that a report shows; where it is no plain text, nothing."""
+    asked = [text for text in overrides if not text.startswith(("jobs=", "hydra."))]  # how and where
+    config.choices.asked = [] if any("${" in text for text in asked) else asked
 
 
 def _make_paths_absolute(node: DictConfig) -> None:

@@ -8,7 +8,7 @@ from torch import nn
 
 from fedsim.config.plugins import LISTED
 from fedsim.core.errors import FedsimError, in_words
-from fedsim.core.interfaces import Attack, Audit, Behaviour, Defense, Forgery, Metric
+from fedsim.core.interfaces import Attack, Audit, Behaviour, Defense, Forgery, Metric, Tracker
 from fedsim.data.images import Dataset
 
 KINDS: tuple[tuple[str, type], ...] = (
@@ -20,6 +20,7 @@ KINDS: tuple[tuple[str, type], ...] = (
     ("audit", Audit),
     ("model", nn.Module),
     ("data", Dataset),
+    ("tracking", Tracker),
 )
 
 

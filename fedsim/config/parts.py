@@ -15,7 +15,7 @@ from fedsim.config.instances import instance, of_type
 from fedsim.config.plugins import LISTED, is_import_path, node_of
 from fedsim.core.errors import FedsimError, suggestion
 from fedsim.core.imports import imported
-from fedsim.core.interfaces import Attack, Audit, Behaviour, Defense, Forgery, Metric
+from fedsim.core.interfaces import Attack, Audit, Behaviour, Defense, Forgery, Metric, Tracker
 from fedsim.data.images import Dataset
 
 KINDS: Mapping[str, type[Any]] = {
@@ -27,6 +27,7 @@ KINDS: Mapping[str, type[Any]] = {
     "client": Behaviour,
     "audit": Audit,
     "forgery": Forgery,
+    "tracking": Tracker,
 }
 KEYWORDS = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 

@@ -9,16 +9,25 @@ from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from fedsim.config.compose import Composed, compose_hydra, composed, key, parse_text, parsed, plain
+from fedsim.config.compose import (
+    Composed,
+    compose_hydra,
+    composed,
+    key,
+    note_asked,
+    parse_text,
+    parsed,
+    plain,
+)
 from fedsim.config.plugins import USER_MODEL
 from fedsim.core.errors import FedsimError
 from fedsim.core.settings import listed, number, one_of, whole
 
-OWN = ("attack", "metric", "threat", "name", "device", "threads", "attackers", "hydra.run.dir")
+OWN = ("attack", "metric", "threat", "tracking", "name", "device", "threads", "attackers", "hydra.run.dir")
 KEPT = ("metric", "device", "threads", "attackers", "threat")  # as played, unless named
 PLAYED = ("data", "model", "federation", "engine", "defense", "client", "audit", "seed")  # as played
 CHOSEN = ("data", "model", "federation", "engine", "audit")
-PARTS = ("attack.", "metric.", "threat.")
+PARTS = ("attack.", "metric.", "threat.", "tracking.")
 TASK, DISCLOSED = (
     ("input_shape", "num_classes", "mean", "std"),
     ("learning_rate", "local_steps", "num_examples"),
@@ -58,9 +67,11 @@ def compose_replay(config_text: str, overrides: Sequence[str]) -> Composed:
                 found[setting] = played[setting]
         for setting in CHOSEN:
             found.choices[setting] = played.choices.get(setting, "none")
+    config = plain(found)
+    note_asked(config, overrides)
     return Composed(
         kind="replay",
-        config=plain(found),
+        config=config,
         folder=Path(found.hydra.run.dir),
         sweep_folder=Path(found.hydra.sweep.dir),
         swept={},
@@ -119,6 +130,7 @@ def compose_tapped(config_text: str, overrides: Sequence[str], *, clients: int, 
     config.model = {"_target_": USER_MODEL, "import_path": path, "checkpoint": None} | _under("model", given)
     config.federation.update({"clients": clients, "rounds": rounds, "local_steps": 1, "disclose": []})
     config.choices.update({"data": "tapped", "model": path})
+    note_asked(config, overrides)
     config.wiretap = noted | {"disclosed": _checked_disclosed(_under("disclosed", given))}
     return replace(found, config=config)
 

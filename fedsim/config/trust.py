@@ -20,13 +20,20 @@ from fedsim.core.errors import FedsimError
 from fedsim.core.imports import reach_working_folder
 
 OWN_PACKAGES = ("fedsim.attacks.", "fedsim.defenses.")
+TELLING = "fedsim.tracking.mlflow.MLflow"  # ours, but scores and reports leave by it for an address
 OWN_FUNCTIONS = (USER_MODEL, "fedsim.data.tapped.tapped_data")  # that no yaml names
 
 
 def check_trusted(config: DictConfig, arguments: Sequence[str], allowed: Sequence[str] = ()) -> None:
     """Refuse a stored config that names code which is neither ours nor named on the command line."""
     named = {word for argument in arguments for word in re.split(r"[^\w.]+", argument)}
+    named |= {"tracking"} if any(word.startswith("tracking.") for word in named) else set()
     for target in _targets(OmegaConf.to_container(config)):
+        if target == TELLING and "tracking" not in named and not any(_is_below(target, a) for a in allowed):
+            raise FedsimError(
+                f"config.yaml wants {target!r} to tell others of the run. Remedy, if you trust the address "
+                f"that it has under tracking: allow={target.rpartition('.')[0]}"
+            )
         if target not in named and not _is_own(target) and not any(_is_below(target, a) for a in allowed):
             raise FedsimError(
                 f"config.yaml wants to run {target!r}, which is not fedsim's own. Remedy, if you know and "

@@ -1,8 +1,9 @@
 """What attacks, defences, clients, audits and metrics have to offer. The rest finds them by their yaml."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch import Generator, Tensor, nn
 
@@ -17,6 +18,7 @@ from fedsim.core.types import (
     Observation,
     PublicImages,
     Reconstruction,
+    RoundResult,
     Score,
     Task,
     Truth,
@@ -118,6 +120,10 @@ class Metric:
     """A figure of merit of a reconstruction against the truth."""
 
     highest: bool = True  # a larger value is a better reconstruction
+    bounded: bool = False  # values lie between 0 and 1
+    title: str = ""  # what reports call it; empty: by the name of its scores
+    unit: str = ""  # such as dB
+    paper: str = ""  # where it comes from
 
     def score(self, guess: Reconstruction, truth: Truth) -> Score | None:
         """Score a guess, or return None when it does not claim what this metric measures."""
@@ -201,3 +207,16 @@ class Audit:
     def examine(self, submission: Submission) -> Verdict:
         """Judge a reply by its proof. Never raises: whatever is wrong with it is the verdict."""
         raise NotImplementedError
+
+
+class Tracker:
+    """Tells another tool of a run. It is called in the process that plays; what it raises costs no run."""
+
+    def begin(self, name: str, settings: Mapping[str, str], folder: Path) -> None:
+        """Hear of a run that begins: its name, its settings by dotted names, its folder."""
+
+    def round(self, result: RoundResult) -> None:
+        """Hear how well the global model does after a round."""
+
+    def end(self, status: str, scores: Mapping[str, float], files: Mapping[str, Path]) -> None:
+        """Hear how it ended: final scores, baselines as `baseline/NAME`, and files such as report.html."""

@@ -121,6 +121,9 @@ class Reconstruction:
     embeddings: Tensor | None = None  # (num_classes, features): mean inputs of the last layer, by class
     embedding_layer: str | None = None  # a name: `embeddings` are (N, features), inputs of this linear layer
     probabilities: Tensor | None = None  # (num_classes, num_classes): mean softmax of each class's examples
+    certified: Tensor | None = (
+        None  # (N,) bool: of each image, or of each example of embeddings; None: no certificates
+    )
     trace: tuple[float, ...] = ()  # the attack's own objective over its iterations
     seconds: float = 0.0
     residual: float | None = None  # the attack's own residual: small is sure
@@ -142,6 +145,15 @@ class Reconstruction:
                 "class_presence: expected one bool for each class, "
                 f"got {self.class_presence.dtype} {tuple(self.class_presence.shape)}"
             )
+        if self.certified is not None and (
+            self.certified.ndim != 1
+            or self.certified.dtype != torch.bool
+            or self._examples != len(self.certified)
+        ):
+            raise FedsimError(
+                f"certified: expected one bool for each of {self._examples} examples, "
+                f"got {self.certified.dtype} {tuple(self.certified.shape)}"
+            )
         for name in ("images", "embeddings", "probabilities"):
             found = getattr(self, name)
             if found is not None and not bool(torch.isfinite(found).all()):
@@ -149,6 +161,11 @@ class Reconstruction:
                     f"{name}: expected finite numbers, got NaN or infinite ones: no batch has this gradient. "
                     "Remedy: distrust this client, or weaker defences."
                 )
+
+    @property
+    def _examples(self) -> int | None:
+        shown = self.images if self.images is not None else self.embeddings
+        return None if shown is None else len(shown)
 
 
 class Interrupted(KeyboardInterrupt):

@@ -154,7 +154,6 @@ def _move(
         used = original if _equal(composed, original) else composed
         if used is not original and game.rules.examples is not None:
             raise FedsimError("a batch that was planned is not the one on record")
-        load_weights(challenge.model, before)
         with arithmetic(precision):
             sgd_step(challenge.model, used, rate)
         recorded = RecordedStep(

@@ -1,29 +1,68 @@
-"""Forging games into a run folder, move by move."""
+"""Forging games into a run folder, move by move: one, or many that share the grid's pool."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import torch
+from omegaconf import DictConfig
 
+from fedsim.config.build_central import forging_game
+from fedsim.config.compose import as_text, compose
 from fedsim.integrity.forge import Game, play
+from fedsim.lab.grid import Job, RunsFailed, attempt, begin_or_go_on, pool_of, run_missing
 from fedsim.lab.record import recorded
-from fedsim.storage.games import MoveBatches, MoveRow, keep_move, moves
+from fedsim.storage.games import MoveBatches, MoveRow, adopt_moves, keep_move, moves
 from fedsim.storage.runfolder import RunFolder
 
 
-def play_games(games: Sequence[Game], folder: RunFolder, *, name: str, config_text: str) -> list[MoveRow]:
-    """Play games one after the other into one run folder; a move is kept as soon as it is judged."""
+@dataclass(frozen=True, kw_only=True)
+class GameJob(Job):
+    """One of several games, to be made of overrides."""
+
+    label: str  # what distinguishes it from the others
+    overrides: tuple[str, ...]
+
+    def play(self) -> str | None:
+        """Play the game into a folder of its own."""
+        return attempt(self.path, "game", lambda: compose(self.overrides), self._play)
+
+    def _play(self, config: DictConfig) -> None:
+        game, folder = forging_game(config, self.label), RunFolder(self.path)
+        play_game(game, folder, name=self.label, config_text=as_text(config))
+
+
+def play_game(game: Game, folder: RunFolder, *, name: str, config_text: str) -> list[MoveRow]:
+    """Play a game into a run folder; a move is kept as soon as it is judged."""
     folder.begin("game", config_text)
     with recorded(folder, name, lambda: summarise(moves(folder.storage))):
-        for game in games:
-            torch.set_num_threads(game.training.threads)
-            for move in play(game):
-                shown = None
-                if move.claimed is not None:
-                    shown = MoveBatches(used=move.used, claimed=move.claimed)
-                keep_move(folder.storage, move.row, shown)
+        torch.set_num_threads(game.training.threads)
+        for move in play(game):
+            shown = None
+            if move.claimed is not None:
+                shown = MoveBatches(used=move.used, claimed=move.claimed)
+            keep_move(folder.storage, move.row, shown)
+    return moves(folder.storage)
+
+
+def play_games(
+    jobs: Sequence[GameJob], folder: RunFolder, *, processes: int, name: str, config_text: str
+) -> list[MoveRow]:
+    """Play what is missing of many games; their moves come together in one folder, in the games' order.
+
+    Failed games are a RunsFailed when the others have ended.
+    """
+    begin_or_go_on(folder, "game", config_text)
+    with recorded(folder, name, lambda: summarise(moves(folder.storage))):
+        try:
+            with pool_of(processes) as pool:
+                problems = run_missing(jobs, "games", pool)
+        finally:  # of an interrupted game, what there is
+            adopt_moves(folder.storage, [job.path for job in jobs])
+        if problems:
+            raise RunsFailed(problems)
     return moves(folder.storage)
 
 

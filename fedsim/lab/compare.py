@@ -13,13 +13,14 @@ from fedsim.config.compose import composed, key, parsed
 from fedsim.config.plugins import key_of
 from fedsim.core.errors import FedsimError
 from fedsim.core.settings import whole
-from fedsim.lab.grid import Job, RunsFailed, begin_or_go_on, pool_of, run_missing
+from fedsim.lab.grid import Job, RunJob, RunsFailed, begin_or_go_on, pool_of, run_missing
 from fedsim.lab.record import recorded
 from fedsim.storage.comparison import Cell, folder_name, write_cells
 from fedsim.storage.runfolder import RunFolder
 
 OWN = ("attack", "defense", "seeds", "into")  # keys of a comparison
 PASSING = ("jobs", "hydra.run.dir")  # that leave the runs as they are
+FIRST_SEED = "seed"  # of every run that is compared, another
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,33 +41,35 @@ class Comparison:
     common: tuple[str, ...]  # overrides of every run
     folder: Path
     jobs: int
+    asked: tuple[str, ...] = ()  # for the command that the report shows
 
 
 def comparison_of(overrides: Sequence[str]) -> Comparison:
-    """Read `attack=[...] defense=[...] seeds=3 jobs=2 into=DIR KEY=VALUE ...`."""
+    """Read `attack=[...] defense=[...] seeds=3 seed=0 jobs=2 into=DIR KEY=VALUE ...`; seed is the first."""
     given = {key(override): override for override in parsed(overrides)}
     if "keep" in given:
         raise FedsimError("compare: attacks need all that trainings keep. Remedy: leave out keep.")
-    for name in ("seed", "name"):
-        if name in given:
-            raise FedsimError(f"compare: {name} differs from run to run. Remedy: seeds=N, into=DIR.")
+    if "name" in given:
+        raise FedsimError("compare: name differs from run to run. Remedy: into=DIR.")
     others = {name: str(override.input_line) for name, override in given.items() if name not in OWN}
     base = composed([*others.values(), "name=comparison"])
-    common = [text for name, text in others.items() if name not in PASSING]
+    common = [text for name, text in others.items() if name not in (*PASSING, FIRST_SEED)]
     found: dict[str, Any] = {"attack": None, "defense": ["none"], "seeds": 1}
     found |= _listed(base.config.comparison, common, given)
     found |= {name: given[name].value() for name in OWN if name in given}
     for name, example in (("attack", "[ilrg,span_matching]"), ("defense", "[none,noise,[clip,noise]]")):
         if not isinstance(found[name], list) or not found[name]:
             raise FedsimError(f"compare: expected {name}=[NAME,...], for example {name}={example}")
-    whole("compare: seeds", found["seeds"])
+    first = whole("compare: seed", base.config.seed, least=None)
+    seeds = range(first, first + whole("compare: seeds", found["seeds"]))
     made = Comparison(
         attacks=tuple(_attack(entry) for entry in found["attack"]),
         defenses=tuple(_defense(entry) for entry in found["defense"]),
-        seeds=tuple(range(found["seeds"])),
+        seeds=tuple(seeds),
         common=tuple(common),
         folder=(Path(str(found["into"])) if found.get("into") is not None else base.folder).resolve(),
         jobs=base.config.jobs,
+        asked=tuple(text for text in overrides if not text.startswith(("jobs=", "into=", "hydra."))),
     )
     for kind, choices in (("attack", made.attacks), ("defense", made.defenses)):
         labels = [folder_name(choice.label) for choice in choices]
@@ -106,7 +109,7 @@ def compare(comparison: Comparison) -> RunFolder:
         for defense in comparison.defenses
         for seed in comparison.seeds
     ]
-    with recorded(folder, folder.path.name, lambda: {"metrics": {}}):
+    with recorded(folder, folder.path.name, lambda: {"metrics": {}, "asked": list(comparison.asked)}):
         write_cells(folder.storage, cells)
         with pool_of(comparison.jobs) as pool:
             problems = run_missing(_trainings(comparison), "trainings", pool)
@@ -133,7 +136,7 @@ def _trainings(comparison: Comparison) -> list[Job]:
                 f"seed={seed}",
                 f"name='{path.name}'",
             )
-            jobs.append(Job(path=path, overrides=own))
+            jobs.append(RunJob(path=path, overrides=own))
     return jobs
 
 
@@ -149,10 +152,16 @@ def _attacks(comparison: Comparison, crafting: Mapping[str, bool]) -> list[Job]:
                 name = f"name='{path.name}'"
                 if crafting[attack.label]:  # it sends weights of its own: nothing to share
                     own = (*comparison.common, *defense.overrides, *attack.overrides, f"seed={seed}", name)
-                    jobs.append(Job(path=path, overrides=own))
+                    jobs.append(RunJob(path=path, overrides=own))
                 elif source in done:
-                    jobs.append(Job(path=path, overrides=(*attack.overrides, name), source=source))
+                    own = (*attack.overrides, *_told(comparison.common), name)
+                    jobs.append(RunJob(path=path, overrides=own, source=source))
     return jobs
+
+
+def _told(common: Sequence[str]) -> list[str]:
+    """Return who is to be told of every run: a replay takes nothing else of what it was played by."""
+    return [text for text in common if text.startswith(("tracking=", "tracking."))]
 
 
 def _attack(entry: object) -> Choice:

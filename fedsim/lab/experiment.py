@@ -15,9 +15,9 @@ from torch import nn
 
 from fedsim.core.errors import FedsimError
 from fedsim.core.federation import Federation
-from fedsim.core.interfaces import Attack, Audit, Defense, Metric
+from fedsim.core.interfaces import Attack, Audit, Defense, Metric, Tracker
 from fedsim.core.randomness import undisturbed
-from fedsim.core.types import Task, Verdict
+from fedsim.core.types import RoundResult, Task, Verdict
 from fedsim.data.images import Images
 from fedsim.flower.client import client_app
 from fedsim.flower.engines.engine import Apps, Engine
@@ -26,6 +26,8 @@ from fedsim.flower.setups import ClientSetup, ServerSetup
 from fedsim.flower.states import ClientStates
 from fedsim.lab.assess import FAULT, assess, fault_row
 from fedsim.lab.record import GaveUp, recorded
+from fedsim.lab.tracking import Tracked, tracked
+from fedsim.metrics.facts import told
 from fedsim.storage.runfolder import RunFolder
 from fedsim.storage.scores import metric_lines
 
@@ -50,12 +52,14 @@ class Experiment:
     attack: Attack
     attack_name: str
     metrics: tuple[Metric, ...]
+    metric_names: tuple[str, ...]  # in the config, in the same order
     defenses: tuple[Defense, ...]
     audit: Audit | None
     malicious: tuple[str, ...]  # how each client cheats; empty: it does not
     knows_defense: bool  # the threat model: the attacker is told the defences' settings
     device: str
     threads: int
+    tracker: Tracker
     attackers: int  # processes that attack at once
     keep: str  # "all", or "scores": private batches, observations and guesses go when they are scored
 
@@ -64,9 +68,9 @@ def run(experiment: Experiment, path: Path) -> RunFolder:
     """Play the rounds, attack what the server saw, score it, and leave everything in the run folder."""
     folder = RunFolder(path)
     folder.begin("run", experiment.config_text)
-    with experimenting(experiment, folder):
+    with tracking(experiment, folder) as told, experimenting(experiment, folder):
         expect_fit(experiment)
-        play(experiment, folder)
+        play(experiment, folder, told=told)
         assess(experiment, folder, folder)
     return folder
 
@@ -79,7 +83,7 @@ def replay(experiment: Experiment, source: RunFolder, path: Path) -> RunFolder:
         )
     folder = RunFolder(path)
     folder.begin("replay", experiment.config_text, source)
-    with experimenting(experiment, folder):
+    with tracking(experiment, folder), experimenting(experiment, folder):
         expect_fit(experiment)
         folder.adopt(source)
         assess(experiment, source, folder)
@@ -101,8 +105,19 @@ def experimenting(experiment: Experiment, folder: RunFolder) -> AbstractContextM
     return recorded(folder, experiment.name, lambda: summarise(experiment, folder), keep=experiment.keep)
 
 
-def play(experiment: Experiment, folder: RunFolder, done: int = 0) -> None:
+def tracking(experiment: Experiment, folder: RunFolder) -> AbstractContextManager[Tracked]:
+    """Tell the experiment's tracker of what happens, and at last of what is in the run folder."""
+    return tracked(experiment.tracker, folder, experiment.name, experiment.config_text)
+
+
+def play(experiment: Experiment, folder: RunFolder, done: int = 0, told: Tracked | None = None) -> None:
     """Play the rounds that are left; observations and truth land in the run folder as they come."""
+
+    def keep_round(result: RoundResult) -> None:
+        folder.keep_round(result)
+        if told is not None:
+            told.round(result)
+
     setup = ServerSetup(
         model=experiment.model,
         task=experiment.task,
@@ -117,7 +132,7 @@ def play(experiment: Experiment, folder: RunFolder, done: int = 0) -> None:
         threads=experiment.threads,
         keep_observation=folder.keep_observation,
         keep_fault=folder.keep_fault,
-        keep_round=folder.keep_round,
+        keep_round=keep_round,
         keep_verdict=folder.keep_verdict,
         keep_proof=folder.keep_proof,
         keep_weights=folder.keep_weights,
@@ -169,6 +184,7 @@ def summarise(experiment: Experiment, folder: RunFolder) -> dict[str, Any]:
         "rounds": experiment.federation.rounds,
         "clients": experiment.federation.clients,
         "seed": experiment.seed,
+        "legend": told(dict(zip(experiment.metric_names, experiment.metrics, strict=False))),
     }
 
 

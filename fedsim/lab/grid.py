@@ -1,4 +1,4 @@
-"""Many runs in one folder: what is missing of them runs, one after another or several processes at once."""
+"""Many runs or games in one folder: what is missing runs, one after another or several processes at once."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,19 +26,44 @@ from fedsim.storage.runfolder import RunFolder
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One run, to be made of overrides wherever there is a process for it."""
+    """Work with a run folder of its own, to be done wherever there is a process for it."""
 
     path: Path
-    overrides: tuple[str, ...]
-    source: Path | None = None  # a run whose observations to attack; None: play a federation
 
     @property
     def is_done(self) -> bool:
-        """Whether the run has a result: scores, or an attack that gave up."""
+        """Whether there is a result: scores, moves of a game, or an attack that gave up."""
         try:
             return RunFolder(self.path).standing.has_result
-        except FedsimError:  # damaged, or killed in the middle of a write: it runs again
+        except FedsimError:  # damaged, or killed in the middle of a write: it is done again
             return False
+
+    def play(self) -> str | None:
+        """Do the work; return what went wrong, which is on record in the folder."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunJob(Job):
+    """One run, to be made of overrides."""
+
+    overrides: tuple[str, ...]
+    source: Path | None = None  # a run whose observations to attack; None: play a federation
+
+    def play(self) -> str | None:
+        """Play a federation, or attack what another one left."""
+        if self.source is None:
+            return attempt(self.path, "run", lambda: compose(self.overrides), self._run)
+        played = RunFolder(self.source)
+        return attempt(
+            self.path,
+            "replay",
+            lambda: compose_replay(played.config_text(), self.overrides).config,
+            lambda config: replay(build.experiment(config), played, self.path),
+        )
+
+    def _run(self, config: DictConfig) -> None:
+        run(build.experiment(config), self.path)
 
 
 class RunsFailed(FedsimError):
@@ -101,9 +126,9 @@ def run_missing(
 def _outcomes(jobs: list[Job], pool: Pool) -> Iterator[tuple[Job, str | None]]:
     if pool is None:
         for job in jobs:
-            yield job, run_job(job)
+            yield job, play_anew(job)
         return
-    running = {pool.submit(run_job, job): job for job in jobs}
+    running = {pool.submit(play_anew, job): job for job in jobs}
     for future in as_completed(running):
         try:
             problem = future.result()
@@ -112,27 +137,25 @@ def _outcomes(jobs: list[Job], pool: Pool) -> Iterator[tuple[Job, str | None]]:
         yield running[future], problem
 
 
-def run_job(job: Job) -> str | None:
-    """Run one job; return what went wrong."""
+def play_anew(job: Job) -> str | None:
+    """Do one job from its beginning, whatever an earlier try left; return what went wrong."""
     unfinished = Storage(job.path)
     unfinished.delete(unfinished.names())  # of a run that was broken off
-    if job.source is None:
-        return attempt(job.path, lambda: compose(job.overrides))
-    source = RunFolder(job.source)
-    return attempt(job.path, lambda: compose_replay(source.config_text(), job.overrides).config, source)
+    return job.play()
 
 
-def attempt(path: Path, config_of: Callable[[], DictConfig], source: RunFolder | None = None) -> str | None:
-    """Compose and play a run, or replay a source; a failure is recorded where it would lie, and returned."""
-    text = "{}\n"
+def attempt(
+    path: Path, kind: str, config_of: Callable[[], DictConfig], play: Callable[[DictConfig], object]
+) -> str | None:
+    """Compose and play; a failure is recorded where the result would lie, and returned."""
+    text = ""
     try:
         config = config_of()
         text = as_text(config)
-        experiment = build.experiment(config)
-        run(experiment, path) if source is None else replay(experiment, source, path)
+        play(config)
     except GaveUp:
         return None  # a result: the report shows it
     except Exception as error:
-        record_failure(RunFolder(path), "run" if source is None else "replay", text, error)
+        record_failure(RunFolder(path), kind, text, error)
         return in_words(error)
     return None

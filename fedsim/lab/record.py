@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 
 from fedsim.core.errors import FedsimError, in_words
 from fedsim.core.version import __version__
-from fedsim.report.write import write_report
+from fedsim.report.write import answer_of, write_report
 from fedsim.storage.logs import logged
 from fedsim.storage.runfolder import RunFolder
 from fedsim.storage.status import Standing, Status
@@ -39,6 +40,7 @@ def recorded(
     """
     with folder.claimed(), logged(folder.path):
         started, standing = time.perf_counter(), Standing(Status.RUNNING)
+        date = {"date": datetime.now(UTC).isoformat(timespec="seconds")}
         folder.write_summary({"name": name, **standing.fields, "metrics": {}})
         try:
             yield
@@ -58,7 +60,8 @@ def recorded(
             raise
         finally:
             seconds = round(time.perf_counter() - started, 3)
-            summary = {"name": name, **standing.fields, **summarise(), "seconds": seconds, **_circumstances()}
+            told = {**summarise(), "seconds": seconds, **date, **_circumstances()}
+            summary = {"name": name, **standing.fields, **told}
             try:
                 finish(folder, summary, keep)
             except Exception as error:  # must not hide what ended the run
@@ -77,7 +80,7 @@ def finish(folder: RunFolder, summary: Mapping[str, Any], keep: str = "all") -> 
         folder.write_summary({**summary, **scored})  # what is scored may go
         folder.forget_private()
     write_report(folder, summary)
-    folder.write_summary(summary)
+    folder.write_summary({**summary, "answer": answer_of(folder, summary)})
 
 
 def record_failure(folder: RunFolder, kind: str, config_text: str, error: Exception) -> None:

@@ -4,7 +4,7 @@ import logging
 
 from fedsim.core.training import load_weights
 from fedsim.lab.assess import assess
-from fedsim.lab.experiment import Experiment, experimenting, play
+from fedsim.lab.experiment import Experiment, experimenting, play, tracking
 from fedsim.lab.record import SCORED, finish
 from fedsim.storage.logs import logged
 from fedsim.storage.runfolder import RunFolder
@@ -22,7 +22,7 @@ def resume(experiment: Experiment, folder: RunFolder, source: RunFolder | None =
         with folder.claimed(), logged(folder.path):
             finish(folder, summary | Standing(Status.COMPLETE).fields, experiment.keep)
         return folder
-    with experimenting(experiment, folder):
+    with tracking(experiment, folder) as told, experimenting(experiment, folder):
         if source is not None:
             folder.adopt(source)
             assess(experiment, source, folder)
@@ -33,6 +33,6 @@ def resume(experiment: Experiment, folder: RunFolder, source: RunFolder | None =
         if weights and done:
             load_weights(experiment.model, weights)
         if done < experiment.federation.rounds:
-            play(experiment, folder, done)
+            play(experiment, folder, done, told)
         assess(experiment, folder, folder)
     return folder

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from fedsim.config import build
 from fedsim.config.catalog import config_dir
 from fedsim.config.compose import (
     combinations,
@@ -22,7 +23,8 @@ from fedsim.config.compose import (
     unvaried,
 )
 from fedsim.core.errors import FedsimError, printable
-from fedsim.lab.grid import Job, RunsFailed, attempt, begin_or_go_on, pool_of, run_missing
+from fedsim.lab.experiment import run
+from fedsim.lab.grid import Job, RunJob, RunsFailed, attempt, begin_or_go_on, pool_of, run_missing
 from fedsim.lab.record import recorded
 from fedsim.storage.runfolder import RunFolder
 
@@ -49,7 +51,7 @@ def sweep_of(overrides: Sequence[str]) -> Sweep:
         listed = combinations(overrides, first.swept)
         names = (f"{number}_{_name(own)}" for number, (_, own) in enumerate(listed))
         jobs = tuple(
-            Job(path=folder.path / name, overrides=tuple(own))
+            RunJob(path=folder.path / name, overrides=tuple(own))
             for name, (_, own) in zip(names, listed, strict=True)
         )
     return Sweep(overrides=tuple(overrides), folder=folder, processes=first.config.jobs, jobs=jobs)
@@ -102,7 +104,7 @@ def _play(config: Any) -> float | None:
     path, objective = Path(HydraConfig.get().runtime.output_dir), config.objective
     if "optuna" in str(HydraConfig.get().sweeper.get("_target_")) and not objective:
         raise FedsimError("hydra/sweeper=search needs to know what to look at. Remedy: objective=lnacc.")
-    if problem := attempt(path, lambda: plain(config)):
+    if problem := attempt(path, "run", lambda: plain(config), lambda own: run(build.experiment(own), path)):
         print(printable(f"fedsim: {path.name}: {problem}"), file=sys.stderr)
         return None
     return objective_of(RunFolder(path), objective)

@@ -11,6 +11,11 @@ from fedsim.metrics.class_rows import cosine_score, example_cosine_score
 class EmbeddingCosine(Metric):
     """Cosine of recovered embeddings: class-wise means, or example by example; 1 is equal up to scale."""
 
+    bounded = True
+    title = "likeness of embeddings"
+    unit = "cosine"
+    paper = "Ma et al., Instance-wise Batch Label Restoration via Gradients in Federated Learning (ICLR 2023)"
+
     def score(self, guess: Reconstruction, truth: Truth) -> Score | None:
         """Score the classes that are in the batch, or the examples in their best order."""
         if guess.embedding_layer is None:

@@ -9,6 +9,8 @@ class EmbeddingError(Metric):
     """Relative error of embeddings recovered example by example, optimally matched; 0 is equal."""
 
     highest = False
+    title = "error of embeddings"
+    unit = "relative error"
 
     def score(self, guess: Reconstruction, truth: Truth) -> Score | None:
         """Score the examples in their best order; one missing has an error of 1, as has one too many."""

@@ -11,6 +11,8 @@ class ImageError(Metric):
     """Norm of the difference over the norm of the true image, images optimally matched; 0 is equal."""
 
     highest = False
+    title = "error of images"
+    unit = "relative error"
 
     def score(self, guess: Reconstruction, truth: Truth) -> Score | None:
         """Score the images."""

@@ -11,6 +11,10 @@ from fedsim.metrics.label_counts import blind_counts, instance_recall, restored,
 class IRec(Metric):
     """Instance recall: share of the batch's examples whose label was restored; labels beyond K cost."""
 
+    bounded = True
+    title = "labels restored"
+    unit = "share of examples"
+
     def score(self, guess: Reconstruction, truth: Truth) -> Score | None:
         """Score the restored examples."""
         if guess.class_counts is None:

@@ -14,6 +14,11 @@ from fedsim.metrics.label_counts import blind_counts, same_presence, true_counts
 class LeAcc(Metric):
     """Label existence accuracy: share of all classes whose presence in the batch is right."""
 
+    bounded = True
+    title = "label existence accuracy"
+    unit = "share of classes"
+    paper = "Ma et al., Instance-wise Batch Label Restoration via Gradients in Federated Learning (ICLR 2023)"
+
     def score(self, guess: Reconstruction, truth: Truth) -> Score | None:
         """Score the presence of classes."""
         found = guess.class_presence if guess.class_counts is None else guess.class_counts

@@ -14,6 +14,11 @@ from fedsim.metrics.label_counts import blind_counts, same_count, true_counts
 class LnAcc(Metric):
     """Label number accuracy: share of all classes whose number of examples is exactly right."""
 
+    bounded = True
+    title = "label number accuracy"
+    unit = "share of classes"
+    paper = "Ma et al., Instance-wise Batch Label Restoration via Gradients in Federated Learning (ICLR 2023)"
+
     def score(self, guess: Reconstruction, truth: Truth) -> Score | None:
         """Score the counts of classes."""
         if guess.class_counts is None:

@@ -30,6 +30,9 @@ class LPIPS(Metric):
     """
 
     highest = False
+    title = "perceptual distance of images"
+    unit = "LPIPS"
+    paper = "Zhang et al., The Unreasonable Effectiveness of Deep Features as a Perceptual Metric (CVPR 2018)"
 
     def __init__(self, *, best: int | None = None) -> None:
         """Take all images, or those that come out best."""

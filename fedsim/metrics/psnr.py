@@ -8,6 +8,9 @@ from fedsim.metrics.image_matching import image_score, peak_signal_to_noise
 class PSNR(Metric):
     """Peak signal-to-noise ratio in dB, images optimally matched; higher is a better reconstruction."""
 
+    title = "likeness of images"
+    unit = "dB, PSNR"
+
     def __init__(self, *, best: int | None = None) -> None:
         """Take all images, or those that come out best."""
         self.best = best

@@ -15,6 +15,11 @@ from fedsim.metrics.image_matching import image_score
 class SSIM(Metric):
     """Structural similarity, images optimally matched; 1 is equal."""
 
+    bounded = True
+    title = "structural similarity of images"
+    unit = "SSIM"
+    paper = "Wang et al., Image Quality Assessment: From Error Visibility to Structural Similarity (2004)"
+
     def __init__(self, *, best: int | None = None) -> None:
         """Take all images, or those that come out best."""
         self.best = best

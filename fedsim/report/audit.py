@@ -13,13 +13,13 @@ from matplotlib.ticker import MaxNLocator
 from scipy.stats import binomtest
 
 from fedsim.core.types import Verdict
-from fedsim.report.figures import INK, literal
+from fedsim.report.figures.style import INK, MANY, NARROW, PAPER, SMALL, clean, literal
 
-KINDS = {  # what a verdict was worth, and its colour
-    "honest, accepted": "#e3f1e5",
-    "cheat, rejected": "#3f7cac",
-    "honest, rejected": "#e8a33d",
-    "cheat, accepted": "#d64545",
+KINDS = {  # what a verdict was worth, and its colour: seen on light and on dark, as pixels do not change
+    "honest, accepted": "#8fc7a0",
+    "cheat, rejected": "#3d86b8",
+    "honest, rejected": "#c98a2b",
+    "cheat, accepted": "#8a4fc0",
 }
 LABELLED = 100  # clients, and rounds, of which each has a label of its own
 
@@ -77,21 +77,23 @@ def verdicts_figure(verdicts: Sequence[Verdict], malicious: Mapping[int, str]) -
     row, column, worth = ({name: n for n, name in enumerate(names)} for names in (clients, rounds, KINDS))
     for verdict in verdicts:
         table[row[verdict.client], column[verdict.round]] = worth[kind_of(verdict, malicious)]
-    size = (min(6.4, 2.8 + 0.25 * len(rounds)), min(8.0, 1.3 + 0.24 * len(clients)))
+    size = (max(NARROW, min(6.4, 2.2 + 0.25 * len(rounds))), min(9.0, 1.3 + 0.26 * len(clients)))
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
-    axes.imshow(table, cmap=ListedColormap(list(KINDS.values())), vmin=-0.5, vmax=3.5, aspect="auto")
+    colours = ListedColormap(list(KINDS.values()))
+    axes.imshow(table, cmap=colours, vmin=-0.5, vmax=3.5, aspect="auto", interpolation="none")
     names = [literal(f"{client} {malicious.get(client, '')}".strip(), 24) for client in clients]
     for axis, labels in ((axes.xaxis, [str(number) for number in rounds]), (axes.yaxis, names)):
         apart = math.ceil(len(labels) / LABELLED)
-        axis.set_ticks(range(0, len(labels), apart), labels[::apart], fontsize=7)
+        axis.set_ticks(range(0, len(labels), apart), labels[::apart])
         if apart == 1:  # a line between each and the next
             axis.set_ticks(np.arange(-0.5, len(labels)), minor=True)
-    axes.grid(which="minor", color="w", lw=1)
+    axes.grid(which="minor", color=PAPER, lw=1)
+    clean(axes)
     axes.tick_params(which="both", length=0)
-    axes.set_xlabel("round", fontsize=8, color=INK)
+    axes.set_xlabel("round")
     handles = [Patch(color=colour, label=name) for name, colour in KINDS.items()]
-    figure.legend(handles=handles, loc="outside upper center", ncols=2, fontsize=7, frameon=False)
+    figure.legend(handles=handles, loc="outside upper center", ncols=2, fontsize=SMALL, frameon=False)
     return figure
 
 
@@ -102,22 +104,22 @@ def distances_figure(verdicts: Sequence[Verdict], malicious: Mapping[int, str]) 
         return None
     limit = measured[0].limit or 1.0
     floor = limit * 1e-4  # a distance of zero has no place on a log axis
-    figure = Figure(figsize=(6.4, 3.0), layout="constrained")
+    figure = Figure(figsize=(NARROW, 3.2), layout="constrained")
     axes = figure.subplots()
     for name in KINDS:
         own = [verdict for verdict in measured if kind_of(verdict, malicious) == name]
         heights = [max(verdict.distance or 0.0, floor) for verdict in own]
-        colour = "#7fb685" if name == "honest, accepted" else KINDS[name]
         if own:
-            axes.plot([v.round for v in own], heights, "o", ms=5, alpha=0.7, color=colour, label=name)
+            places, many = [v.round for v in own], len(own) > MANY
+            axes.plot(places, heights, "o", ms=5, color=KINDS[name], label=name, rasterized=many)
     axes.axhline(limit, color=INK, lw=1, ls="--")
-    axes.text(1.0, limit, " delta", transform=axes.get_yaxis_transform(), va="center", fontsize=8, color=INK)
+    beside = axes.get_yaxis_transform()
+    axes.text(1.0, limit, " delta", transform=beside, va="center", fontsize=SMALL, color=INK)
     axes.set_yscale("log")
     axes.set_ylim(bottom=floor / 3)
     axes.set_xlabel("round")
-    axes.set_ylabel(f"distance (at most {floor:.0e}: lowest)", fontsize=8)
+    axes.set_ylabel(f"distance (at most {floor:.0e}: lowest)")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(frameon=False, fontsize=7)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    figure.legend(loc="outside lower left", ncols=2, frameon=False, fontsize=SMALL)
+    clean(axes)
     return figure

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from statistics import fmean, median
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from scipy.stats import spearmanr
 
 from fedsim.core.errors import printable
 from fedsim.storage.games import HONEST, STATISTICS, MoveRow
@@ -124,6 +122,8 @@ def correlations(moves: Sequence[MoveRow]) -> list[tuple[str, str, float, float]
 
 
 def _rank_correlation(moves: Sequence[MoveRow], name: str) -> float:
+    from scipy.stats import spearmanr  # whoever prints the moves does without
+
     return float(spearmanr([getattr(move, name) for move in moves], [move.error for move in moves])[0])
 
 
@@ -155,6 +155,8 @@ def in_words(statistic: str) -> str:
 
 
 def _area(forged: Sequence[float], honest: Sequence[float]) -> float:
+    import numpy as np
+
     gaps = np.subtract.outer(np.asarray(forged), np.asarray(honest))
     return float((gaps > 0).mean() + 0.5 * (gaps == 0).mean())
 

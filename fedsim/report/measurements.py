@@ -8,7 +8,8 @@ import yaml
 from fedsim.core.errors import FedsimError, in_words
 from fedsim.report.forging_table import CAUSES, areas, correlations
 from fedsim.report.forging_table import in_words as statistic_in_words
-from fedsim.report.sweep import run_folders, settings_of
+from fedsim.report.settings import settings_of
+from fedsim.report.sweep import run_folders
 from fedsim.storage.comparison import read_cells
 from fedsim.storage.findings import findings
 from fedsim.storage.games import STATISTICS, moves

@@ -1,5 +1,8 @@
 """What a run says on the terminal when it ends."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -29,8 +32,15 @@ def print_summary(folder: RunFolder) -> None:
         print("no truth is known of these observations: nothing is scored, the report shows the guesses")
         for line in _guessed_counts(folder):
             print(line)
+    print_answer(summary)
     report = (folder.path / "report.html").resolve()
     print(f"report: {printable(str(report), keep='')}")
+
+
+def print_answer(summary: Mapping[str, Any]) -> None:
+    """Print what a report begins with, in one line; nothing where nothing was written."""
+    if answer := summary.get("answer"):
+        print(printable(str(answer), keep=""))
 
 
 def _guessed_counts(folder: RunFolder, most: int = 6) -> list[str]:

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, for their owner's eyes alone: bytes, tensors with notes, tables."""
+"""Files that are whole or not there, for their owner's eyes alone: bytes and tables."""
 
 import csv
 import hashlib
@@ -7,15 +7,10 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
-from torch import Tensor
 
 from fedsim.core.errors import FedsimError
 
@@ -101,37 +96,10 @@ def reading(path: Path) -> Iterator[None]:
         raise FedsimError(f"{path}: not readable ({type(error).__name__}: {error})") from error
 
 
-def tensor_bytes(tensors: Mapping[str, Tensor], notes: Mapping[str, Any] | None = None) -> bytes:
-    """Return tensors as a safetensors file's content, with notes as JSON beside them."""
-    # Copies: safetensors takes pointer and length, and knows neither strides nor who shares the memory.
-    try:
-        plain = {
-            name: torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach().resolve_conj())
-            for name, tensor in tensors.items()
-        }
-        return save(plain, metadata={"notes": json.dumps(dict(notes or {}))})
-    except (SafetensorError, RuntimeError, KeyError, ValueError, TypeError) as error:  # types, memory, notes
-        raise FedsimError(f"tensors {', '.join(tensors)}: cannot be stored ({error})") from error
-
-
-def tensors_from(content: bytes, path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return what tensor_bytes made: tensors in memory of their own, and notes; path: for complaints."""
-    with reading(path):
-        try:
-            tensors = load(content)
-        except SafetensorError as error:
-            raise ValueError(error) from error
-        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-        notes: dict[str, Any] = dict(json.loads(header.get("__metadata__", {}).get("notes", "{}")))
-        return {name: tensors[name] for name in sorted(tensors)}, notes
-
-
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read a safetensors file, wherever it comes from."""
-    if not path.is_file():
-        raise FedsimError(f"no such file: {path}. Remedy: name a run folder that holds it.")
-    with reading(path):
-        return tensors_from(path.read_bytes(), path)
+def tensor_header(content: bytes) -> dict[str, Any]:
+    """Return what a safetensors file says of its tensors, type and shape, without them."""
+    header: dict[str, Any] = dict(json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]))
+    return header
 
 
 def csv_text(lines: Iterable[Sequence[str]]) -> str:

@@ -12,22 +12,21 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from fedsim.core.errors import FedsimError
 from fedsim.storage.files import (
     PRIVATE_FILE,
     as_bytes,
     make_folder,
-    tensor_bytes,
-    tensors_from,
     write_all,
     write_whole,
     writing,
 )
 from fedsim.storage.manifest import DAMAGED, DONE, HEADING, MANIFEST, REMOVED, Listed, holds, manifest_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LOCK = "lock"
 PARTIAL = ".partial"  # a folder for files that have no name yet
@@ -57,9 +56,11 @@ class Storage:
         self.write(name, as_bytes(text))
 
     def write_tensors(
-        self, name: str, tensors: Mapping[str, Tensor], notes: Mapping[str, Any] | None = None
+        self, name: str, tensors: "Mapping[str, Tensor]", notes: Mapping[str, Any] | None = None
     ) -> None:
         """Write tensors, and notes as JSON beside them."""
+        from fedsim.storage.tensors import tensor_bytes  # torch: whoever reads tables alone does without
+
         self.write(name, tensor_bytes(tensors, notes))
 
     def append(self, name: str, content: bytes) -> None:
@@ -121,8 +122,10 @@ class Storage:
         except UnicodeDecodeError as error:
             raise FedsimError(f"{self.root / name}: expected a text in UTF-8 ({error})") from error
 
-    def read_tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    def read_tensors(self, name: str) -> "tuple[dict[str, Tensor], dict[str, Any]] | None":
         """Read tensors and their notes."""
+        from fedsim.storage.tensors import tensors_from
+
         content = self.read(name)
         return None if content is None else tensors_from(content, self.root / name)
 

@@ -1,15 +1,20 @@
 """What forging games leave: forgeries.csv with every move, and a batch of each forgery to look at."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from torch import Tensor
-
-from fedsim.core.errors import printable
-from fedsim.core.training import Batch
+from fedsim.core.errors import FedsimError, printable
 from fedsim.storage.files import as_file_name, reading
 from fedsim.storage.folder import Storage
-from fedsim.storage.tables import append_row, read_rows
+from fedsim.storage.tables import append_row, read_rows, write_rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedsim.core.training import Batch
 
 MOVES = "forgeries.csv"
 HONEST = "honest_"  # begins the columns of statistics of the batch at hand
@@ -65,8 +70,8 @@ STATISTICS = tuple(
 class MoveBatches:
     """What a step was taken on, and what was claimed in its place."""
 
-    used: Batch
-    claimed: Batch
+    used: "Batch"
+    claimed: "Batch"
 
 
 def keep_move(storage: Storage, row: MoveRow, batches: MoveBatches | None) -> None:
@@ -83,8 +88,29 @@ def moves(storage: Storage) -> list[MoveRow]:
     return read_rows(storage, MOVES, MoveRow)
 
 
+def adopt_moves(storage: Storage, games: Sequence[Path]) -> None:
+    """Write the moves of several games as one table, in this order, with the batches to look at.
+
+    A game that is damaged has no moves here until it is played again.
+    """
+    found = list[MoveRow]()
+    for path in games:
+        try:
+            game = Storage(path)
+            own = moves(game)
+            for file in dict.fromkeys(map(batches_file, own)):
+                if not storage.has(file) and (content := game.read(file)) is not None:
+                    storage.write(file, content)
+        except FedsimError:
+            continue
+        found += own
+    write_rows(storage, MOVES, MoveRow, found)
+
+
 def batches_of(storage: Storage, row: MoveRow) -> MoveBatches | None:
     """Read the first batches that a move's forgery claimed, if it ever did."""
+    from fedsim.core.training import Batch  # torch: whoever reads the moves alone does without
+
     if (found := storage.read_tensors(file := batches_file(row))) is None:
         return None
     with reading(storage.root / file):

@@ -27,13 +27,11 @@ from fedsim.storage.files import make_private, reading
 from fedsim.storage.findings import FINDINGS
 from fedsim.storage.folder import Storage
 from fedsim.storage.games import MOVES
+from fedsim.storage.heading import CONFIG_FILE, FORMAT, SUMMARY_FILE, read_config, read_summary
 from fedsim.storage.scores import ScoreRow
 from fedsim.storage.status import Standing, Status, standing_of
 from fedsim.storage.tables import append_row, read_rows, write_rows
 
-FORMAT = 2  # of run folders; 1 were those of fedsim 0.1, which had no number
-CONFIG_FILE = "config.yaml"
-_HEADING = re.compile(r"format: (\d{1,9})\nkind: ([a-z]+)\n")
 MODEL_FILE = "model.safetensors"
 _SOURCE = re.compile(r"^source: (.*)$", re.MULTILINE)
 PARTITION_FILE = "partition.safetensors"
@@ -192,14 +190,11 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json."""
-        self.storage.write_text("summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
+        self.storage.write_text(SUMMARY_FILE, json.dumps(summary, indent=2, allow_nan=False) + "\n")
 
     def summary(self) -> dict[str, Any]:
         """Read summary.json; empty when the run did not get that far."""
-        if (text := self.storage.read_text("summary.json")) is None:
-            return {}
-        with reading(self.path / "summary.json"):
-            return dict(json.loads(text))
+        return read_summary(self.storage)
 
     @property
     def standing(self) -> Standing:
@@ -242,23 +237,9 @@ class RunFolder:
 
     def config_text(self) -> str:
         """Read config.yaml, if this version of fedsim understands it."""
-        return self._config()[0]
+        return read_config(self.storage)[0]
 
     @property
     def kind(self) -> str:
         """What was played here: a run, replay, wiretap, sweep, comparison, game, proof or calibration."""
-        return self._config()[1]
-
-    def _config(self) -> tuple[str, str]:
-        if (text := self.storage.read_text(CONFIG_FILE)) is None:
-            raise FedsimError(
-                f"{self.path} is not a run folder: no config.yaml in it. Remedy: name a folder under runs/."
-            )
-        found = _HEADING.match(text)
-        number = int(found[1]) if found else 1
-        if found is None or number != FORMAT:
-            remedy = "a newer fedsim" if number > FORMAT else "play it again, or read it with fedsim 0.1"
-            raise FedsimError(
-                f"{self.path / CONFIG_FILE}: expected format {FORMAT}, got {number}. Remedy: {remedy}."
-            )
-        return text, found[2]
+        return read_config(self.storage)[1]

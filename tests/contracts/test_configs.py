@@ -16,7 +16,7 @@ from fedsim.config.compose import Composed, as_text, compose, composed
 from fedsim.config.instances import instance
 from fedsim.core.errors import FedsimError
 from fedsim.lab.compare import comparison_of
-from fedsim.report.sweep import settings_of
+from fedsim.report.settings import settings_of
 from fedsim.testing import (
     check_attack,
     check_data,

@@ -1,11 +1,13 @@
 """Contracts on what is installed: constraints fit pyproject.toml, and make installs by them."""
 
+import io
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -25,12 +27,13 @@ def requirements(texts: list[str]) -> Iterator[Requirement]:
         if requirement.name != PROJECT["name"]:
             yield requirement
             continue
-        for extra in requirement.extras:
+        for extra in sorted(requirement.extras):
             yield from requirements(PROJECT["optional-dependencies"][extra])
 
 
 INSTALLED_BY_MAKE = list(requirements([*PROJECT["dependencies"], f"{PROJECT['name']}[dev]"]))
-ALL = [*INSTALLED_BY_MAKE, *requirements([f"{PROJECT['name']}[peers]"])]
+FOR_DOCS = list(requirements([f"{PROJECT['name']}[docs]"]))
+ALL = [*INSTALLED_BY_MAKE, *FOR_DOCS, *requirements([f"{PROJECT['name']}[peers]"])]
 
 
 def pins(file: str) -> dict[str, Version]:
@@ -55,7 +58,7 @@ def bound(requirement: Requirement, operator: str) -> Version:
 
 
 def test_every_extra_is_looked_at() -> None:
-    assert set(PROJECT["optional-dependencies"]) == {"dev", "sweeps", "peers"}
+    assert set(PROJECT["optional-dependencies"]) == {"dev", "docs", "sweeps", "tracking", "peers"}
 
 
 def test_what_others_are_told_to_install_is_this_project() -> None:
@@ -67,7 +70,7 @@ def test_what_others_are_told_to_install_is_this_project() -> None:
     for path in texts:
         if path.suffix in (".md", ".yaml", ".toml"):
             assert not re.search(r"pip install[^\n]*[ '\"]fedsim(?!-lab)\b", path.read_text()), path
-    example = tomllib.loads((ROOT / "examples/flower_quickstart/pyproject.toml").read_text())["project"]
+    example = tomllib.loads((ROOT / "examples/flower-quickstart/pyproject.toml").read_text())["project"]
     assert PROJECT["name"] in {Requirement(text).name for text in example["dependencies"]}
 
 
@@ -81,6 +84,11 @@ def test_a_requirement_has_two_bounds_and_no_address(requirement: Requirement) -
 @pytest.mark.parametrize("requirement", INSTALLED_BY_MAKE, ids=str)
 def test_constraints_name_what_make_installs_within_its_bounds(requirement: Requirement, file: str) -> None:
     assert pins(file)[canonicalize_name(requirement.name)] in requirement.specifier
+
+
+@pytest.mark.parametrize("requirement", FOR_DOCS, ids=str)
+def test_constraints_name_what_the_documentation_is_built_with(requirement: Requirement) -> None:
+    assert pins("constraints.txt")[canonicalize_name(requirement.name)] in requirement.specifier
 
 
 @pytest.mark.parametrize("requirement", INSTALLED_BY_MAKE, ids=str)
@@ -104,6 +112,40 @@ def test_an_environment_that_make_set_up_holds_the_constrained_versions() -> Non
         assert got == expected, f"{name}: expected {expected}, got {got}. Remedy: make clean test"
 
 
+@pytest.mark.parametrize("app", [ROOT, ROOT / "examples" / "flower-quickstart"], ids=["fedsim", "example"])
+def test_flower_builds_a_bundle_of_the_apps(app: Path, tmp_path: Path) -> None:
+    """Copied by what git would give to others; Flower names an app by its folder, too."""
+    from flwr.cli.build import build_fab_from_disk
+    from flwr.cli.config_utils import load_and_validate
+    from flwr.cli.utils import validate_project_name
+
+    folder = tmp_path / ("fedsim" if app == ROOT else app.name)
+    folder.mkdir()
+    for name in ("pyproject.toml", "LICENSE", "README.md", "quickstart"):
+        if (app / name).is_dir():
+            shutil.copytree(app / name, folder / name)
+        elif (app / name).exists():
+            shutil.copy(app / name, folder)
+    validate_project_name(folder.name, "folder")
+    _, warnings = load_and_validate(folder / "pyproject.toml", check_module=False)
+    assert not warnings
+    with zipfile.ZipFile(io.BytesIO(build_fab_from_disk(folder))) as bundle:
+        assert "LICENSE" in bundle.namelist()
+        assert app == ROOT or "quickstart/server_app.py" in bundle.namelist()
+
+
+def test_the_example_says_what_flower_hub_asks_for() -> None:
+    example = tomllib.loads((ROOT / "examples/flower-quickstart/pyproject.toml").read_text())
+    app = example["tool"]["flwr"]["app"]
+    assert app["fab-format-version"] == 1
+    own = [Requirement(text) for text in example["project"]["dependencies"]]
+    (flower,) = [each for each in own if each.name == "flwr"]
+    (ours,) = [each for each in INSTALLED_BY_MAKE if each.name == "flwr"]
+    assert app["flwr-version-target"] in flower.specifier
+    assert (bound(flower, ">="), bound(flower, "<")) == (bound(ours, ">="), bound(ours, "<"))
+    assert (ROOT / "LICENSE").read_text() == (ROOT / "examples/flower-quickstart/LICENSE").read_text()
+
+
 def commands(environment: Path, target: str, *options: str) -> list[str]:
     """Return the pip commands that make would run for this target."""
     if shutil.which("make") is None:
@@ -116,7 +158,9 @@ def commands(environment: Path, target: str, *options: str) -> list[str]:
 
 def test_make_installs_by_the_constraints_and_for_a_run_the_bare_package(tmp_path: Path) -> None:
     bare, dev = " -c constraints.txt -e .", " -c constraints.txt -e '.[dev]'"
-    for target, wanted in {"run": (bare,), "test": (bare, dev), "check": (bare, dev)}.items():
+    docs = " -c constraints.txt -e '.[docs]'"
+    targets = {"run": (bare,), "test": (bare, dev), "check": (bare, dev), "docs": (bare, docs)}
+    for target, wanted in targets.items():
         got = commands(tmp_path, target)
         assert len(got) == len(wanted)
         assert all(line.endswith(end) for line, end in zip(got, wanted, strict=True))

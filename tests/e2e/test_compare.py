@@ -1,22 +1,28 @@
 """The comparison of attacks and defences: common trainings, resumption, failures, and its page."""
 
 import csv
-import json
 import os
+import re
+import runpy
+import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import pytest
+from browser import PHONE, assert_looks_well, looked_at, needs_browser
 from small_settings import DATA
 
 from fedsim.core.errors import FedsimError
-from fedsim.lab.compare import comparison_of
-from fedsim.report.comparison import Entry, pareto
+from fedsim.lab.compare import compare, comparison_of
+from fedsim.report.comparison_figures import pareto
+from fedsim.report.comparison_grid import Entry
+from fedsim.storage.comparison import read_cells
+from fedsim.storage.runfolder import RunFolder
 
+ROOT = Path(__file__).parents[2]
 SMALL = (
     *DATA,
     "model=two_layer",
@@ -38,12 +44,12 @@ def command(folder: Path, *arguments: str, grid: tuple[str, ...] = GRID) -> list
 
 @pytest.fixture(scope="session")
 def compared(made_once) -> Path:
-    def compare(folder: Path) -> None:
+    def make(folder: Path) -> None:
         done = subprocess.run(command(folder), capture_output=True, text=True, cwd=folder.parent, check=False)
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines()[-1] == str(folder)
 
-    return made_once("comparison", compare)
+    return made_once("comparison", make)
 
 
 def group_exists(leader: int) -> bool:
@@ -155,6 +161,18 @@ def test_a_named_comparison_may_be_changed_in_part() -> None:
         assert len(grid.seeds) > 1
 
 
+def test_the_first_of_the_seeds_may_be_chosen(tmp_path: Path) -> None:
+    grid = comparison_of(["attack=[ilrg]", "seeds=3", "seed=40"])
+    assert grid.seeds == (40, 41, 42)
+    assert grid.common == ()
+    named = comparison_of(["experiment=defense_leaderboard", "seed=7"])
+    assert named.seeds == (7, 8)
+    folder = compare(comparison_of(["attack=[ilrg]", "seed=7", f"into={tmp_path / 'grid'}", *SMALL]))
+    (cell,) = read_cells(folder.storage)
+    assert cell.seed == 7
+    assert "\nseed: 7\n" in RunFolder(folder.path / cell.training).config_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -162,7 +180,9 @@ def test_a_named_comparison_may_be_changed_in_part() -> None:
         (["attack=ilrg"], r"expected attack=\[NAME"),
         (["attack=[ilrg]", "defense=noise"], r"expected defense=\[NAME"),
         (["attack=[ilrg]", "seeds=0"], "seeds: expected a whole number"),
-        (["attack=[ilrg]", "seed=3"], "seed differs from run to run"),
+        (["attack=[ilrg]", "seed=one"], "seed"),
+        (["attack=[ilrg]", "seed=1,2"], "seed"),
+        (["attack=[ilrg]", "name=mine"], "name differs from run to run"),
         (["attack=[ilrg,ilrg]"], "'ilrg' is there twice"),
         (["attack=[{ilrg: 3}]"], "expected a name or"),
         (["attack=[ilrg]", "verbose"], "verbose"),
@@ -176,7 +196,9 @@ def test_wrong_arguments_are_refused(arguments: list[str], words: str) -> None:
 def test_intervals_are_students() -> None:
     assert Entry(values=(1.0,)).interval is None
     assert Entry(values=(1.0, 2.0, 3.0)).interval == pytest.approx(4.302653 / 3**0.5, rel=1e-5)
-    assert str(Entry(values=(1.0, 1.0))) == "1.000 ± 0.000"
+    assert Entry(values=(1.0, 3.0)).interval is None  # of two, the range
+    assert str(Entry(values=(1.0, 3.0))) == "2.000 (1.000 to 3.000)"
+    assert str(Entry(values=(1.0, 1.0, 1.0))) == "1.000 ± 0.000"
 
 
 def test_the_front_is_what_nothing_beats() -> None:
@@ -185,33 +207,47 @@ def test_the_front_is_what_nothing_beats() -> None:
     assert pareto({"a": (0.5, 0.1), "b": (0.5, 0.9)}, lower_leaks_more=True) == {"b"}
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium to open the page with")
-def test_the_page_sorts_and_shows_its_pictures_in_a_browser(compared: Path, tmp_path: Path) -> None:
-    """A probe is added to a copy of the page; what it finds comes back in the printed document."""
-    probe = """<script>window.problems = []; window.onerror = w => window.problems.push(w);</script>"""
-    asks = """<script>
-    const rows = () => [...document.querySelectorAll("#figures tbody tr")];
-    const column = () => rows().map(row => row.children[3].dataset.value);
-    document.querySelectorAll("#figures th")[3].click(); const down = column();
-    document.querySelectorAll("#figures th")[3].click(); const up = column();
-    const pictures = [...document.images].map(i => i.naturalWidth);
-    const wide = document.documentElement.scrollWidth;
-    document.title = JSON.stringify({down, up, pictures, wide, seen: innerWidth, problems: window.problems});
-    </script>"""
-    page = (compared / "report.html").read_text()
-    page = page.replace("<head>", f"<head>{probe}", 1).replace("</body>", f"{asks}</body>", 1)
-    (tmp_path / "probed.html").write_text(page)
-    with tempfile.TemporaryDirectory() as profile:
-        browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
-        browser += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-        browser += [f"--user-data-dir={profile}", "--window-size=420,900", "--virtual-time-budget=3000"]
-        program = [*browser, "--dump-dom", f"file://{tmp_path / 'probed.html'}"]
-        printed = subprocess.run(program, capture_output=True, text=True, timeout=120, check=True).stdout
-    title = printed.split("<title>", 1)[1].split("</title>", 1)[0]
-    found = json.loads(title.replace("&quot;", '"'))
-    assert found["problems"] == []
-    assert min(found["pictures"]) > 0
-    assert len(found["pictures"]) >= 4
+@needs_browser
+def test_the_page_sorts_in_a_browser(compared: Path) -> None:
+    asks = """(() => {
+      const heading = document.querySelectorAll("#figures th")[3];
+      const rows = () => [...document.querySelectorAll("#figures tbody tr")];
+      const column = () => rows().map(row => row.children[3].dataset.value);
+      heading.querySelector("button").click(); const down = column();
+      heading.querySelector("button").click(); return {down, up: column(), says: heading.ariaSort};
+    })()"""
+    page = looked_at(compared / "report.html", width=PHONE, asks=asks)
+    assert_looks_well(page, width=PHONE)
+    assert len(page["pictures"]) >= 4
+    found = page["asked"]
     assert found["up"] == sorted(found["up"], key=lambda value: float(value or "-inf"))
     assert found["down"] == sorted(found["down"], key=lambda value: float(value or "-inf"), reverse=True)
-    assert found["wide"] <= found["seen"] + 1  # a phone need not scroll sideways
+    assert found["up"] != found["down"]
+    assert found["says"] == "ascending"
+
+
+def leaderboard(folder: Path) -> list[list[str]]:
+    """The rows that benchmarks/leaderboard.py makes of a comparison."""
+    page = runpy.run_path(str(ROOT / "benchmarks" / "leaderboard.py"))["page"]([folder])
+    rows = [re.split(r" \| ", line.strip("| ")) for line in page.splitlines() if line.startswith("| ")]
+    assert rows[0][:2] == ["defense", "attack"]
+    return rows[2:]
+
+
+@pytest.mark.slow
+def test_the_leaderboard_has_a_row_with_figures_for_every_attack_and_defense(compared: Path) -> None:
+    rows = {(row[1], row[0]): row[2:] for row in leaderboard(compared)}
+    assert len(rows) == 9
+    assert re.fullmatch(r"\*\*\S+\*\* \(\S+\)", rows["ilrg", "none"][1])  # above its baseline
+    assert "**" not in rows["ilrg", "noise (sigma 0.5)"][1]
+    assert "defense=[[clip,sparsify]]" in rows["idlg", "clip + sparsify"][-1]
+
+
+@pytest.mark.slow
+def test_the_line_beside_a_figure_gives_it_again(compared: Path, tmp_path: Path) -> None:
+    (row,) = [row for row in leaderboard(compared) if row[:2] == ["noise (sigma 0.5)", "ilrg"]]
+    words = shlex.split(re.sub(r"<.*?>", "", row[-1]))
+    assert words[0] == "fedsim"
+    subprocess.run([sys.executable, "-m", *words], cwd=tmp_path, capture_output=True, check=True)
+    (again,) = leaderboard(tmp_path / "again")
+    assert again == [cell for cell in row if cell]  # no column for what only other attacks claim

@@ -14,12 +14,14 @@ from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Challenge, Forgery
 from fedsim.core.training import Batch
 from fedsim.integrity.forge import play
-from fedsim.integrity.games import play_games
+from fedsim.integrity.games import play_game
 from fedsim.report.forging_table import correlations, refutation
-from fedsim.storage.files import read_tensors
+from fedsim.storage.folder import Storage
+from fedsim.storage.games import adopt_moves
 from fedsim.storage.games import moves as stored_moves
 from fedsim.storage.runfolder import RunFolder
 from fedsim.storage.status import Status
+from fedsim.storage.tensors import read_tensors
 
 SMALL = (
     *DATA,
@@ -91,8 +93,10 @@ def test_a_sweep_of_games_is_one_table(tmp_path: Path, command) -> None:
         "forge.challenges=2",
         "forge.fractions=[0]",
     )
-    done = command("forge", "-m", *world, "proof.batch_size=1,2", "hydra.run.dir=game", cwd=tmp_path)
+    sweep = ("forge", "-m", *world, "proof.batch_size=1,2", "hydra.run.dir=game")
+    done = command(*sweep, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == str(tmp_path / "game")
     with (tmp_path / "game" / "forgeries.csv").open() as file:
         lines = list(csv.DictReader(file))
     assert [row["game"] for row in lines] == ["proof.batch_size=1"] * 2 + ["proof.batch_size=2"] * 2
@@ -102,6 +106,43 @@ def test_a_sweep_of_games_is_one_table(tmp_path: Path, command) -> None:
     assert config["games"]["proof.batch_size=2"]["proof"]["batch_size"] == 2
     wrong = command("forge", *world, "proof.batch_size=1,2", cwd=tmp_path)
     assert "Remedy: fedsim forge -m" in wrong.stderr
+    played, lost = stored_moves(Storage(tmp_path / "game")), tmp_path / "game/games/1_proof.batch_size=2"
+    kept = (tmp_path / "game/games/0_proof.batch_size=1/summary.json").stat().st_mtime_ns
+    (lost / "summary.json").unlink()  # called again, what is missing is played
+    again = command(*sweep, "jobs=1", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert stored_moves(Storage(tmp_path / "game")) == played
+    assert (tmp_path / "game/games/0_proof.batch_size=1/summary.json").stat().st_mtime_ns == kept
+    other = command(*sweep, "seed=1", cwd=tmp_path)
+    assert "holds a game with other settings" in other.stderr
+
+
+def test_a_game_that_fails_leaves_the_others_their_moves(tmp_path: Path, command) -> None:
+    at = ("forgery=[greedy]", "forge.at=[4]", "proof.steps=5,3", "hydra.run.dir=game")
+    done = command("forge", "-m", *SMALL, *at, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "1_proof.steps=3: forge.at: expected steps below proof.steps=3, got 4" in done.stderr
+    folder = RunFolder(tmp_path / "game")
+    assert [row.game for row in stored_moves(folder.storage)] == ["proof.steps=5"]
+    assert folder.status is Status.FAILED
+    assert "1 claims were accepted" in (folder.path / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_games_of_two_processes_are_those_of_one_in_their_order(tmp_path: Path, command) -> None:
+    # The second is over first.
+    games = ("forgery=[greedy]", "proof.steps=6,1", "forge.challenges=6", "forge.fractions=[0.001]")
+    for jobs in (1, 2):
+        done = command(
+            "forge", "-m", *SMALL, *games, f"jobs={jobs}", f"hydra.run.dir=by_{jobs}", cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stderr
+    one, two = (RunFolder(tmp_path / f"by_{jobs}") for jobs in (1, 2))
+    assert stored_moves(one.storage) == stored_moves(two.storage)
+    labels = list(dict.fromkeys(row.game for row in stored_moves(two.storage)))
+    assert labels == ["proof.steps=6", "proof.steps=1"]
+    assert one.config_text() == two.config_text()
+    assert one.storage.names("batches/") == two.storage.names("batches/")
 
 
 def test_the_same_batches_are_forged_at_every_stage_and_games_repeat() -> None:
@@ -173,7 +214,7 @@ def test_an_interrupted_game_keeps_its_moves_and_their_page(tmp_path: Path) -> N
     )
     folder = RunFolder(tmp_path / "game")
     with pytest.raises(KeyboardInterrupt):
-        play_games([game], folder, name="test", config_text=as_text(config))
+        play_game(game, folder, name="test", config_text=as_text(config))
     assert folder.status is Status.INTERRUPTED
     assert [row.forgery for row in stored_moves(folder.storage)] == ["vandal", "stopped", "vandal"]
     page = (folder.path / "report.html").read_text()
@@ -185,8 +226,12 @@ def test_an_interrupted_game_keeps_its_moves_and_their_page(tmp_path: Path) -> N
 def test_games_are_not_thrown_together(tmp_path: Path) -> None:
     rules = ("forgery=[greedy]", "forge.at=[0,5]", "forge.batches=6", "forge.fractions=[0.001]")
     game = build_central.forging_game(compose([*SMALL, "audit=proof_of_learning", "name=test", *rules]))
-    played = play_games([game, replace(game, name="two")], RunFolder(tmp_path), name="test", config_text="")
-    found = correlations(played)
+    paths = [tmp_path / "games" / name for name in ("one", "two")]
+    for path, own in zip(paths, (game, replace(game, name="two")), strict=True):
+        play_game(own, RunFolder(path), name="test", config_text="")
+    together = Storage(tmp_path)
+    adopt_moves(together, paths)
+    found = correlations(stored_moves(together))
     assert [name for name, *_ in found] == ["greedy", "greedy", "greedy, two", "greedy, two"]
     assert found[0][2] == found[2][2]
     assert (tmp_path / "batches" / "greedy_two.safetensors").is_file()

@@ -38,11 +38,11 @@ def test_a_run_folder_holds_everything(play_small) -> None:
     mean = sum(row.value for row in scores if row.metric == "lnacc") / 6
     assert summary["metrics"]["lnacc"] == pytest.approx(mean)
     assert [result.round for result in folder.history()] == [0, 1, 2]
-    for name in ("config.yaml", "log.txt", "report.html", "model.safetensors", "figures/accuracy.png"):
+    for name in ("config.yaml", "log.txt", "report.html", "model.safetensors", "figures/accuracy.svg"):
         assert (folder.path / name).stat().st_size > 100
     page = (folder.path / "report.html").read_text()
     assert "A malicious server trains softmax on synthetic" in page
-    assert page.count("data:image/png") >= 7
+    assert page.count("data:image/svg") >= 7
     assert "http" not in page.replace("http://www.w3.org", "")  # self-contained
 
 

@@ -134,7 +134,7 @@ def tapped_once(tmp_path_factory) -> Path:
 
 
 def test_the_example_app_leaks_its_labels_and_images(tmp_path, monkeypatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "examples" / "flower_quickstart"))
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "flower-quickstart"))
     monkeypatch.chdir(tmp_path)
     import in_process
 
@@ -152,7 +152,7 @@ def test_the_example_app_leaks_its_labels_and_images(tmp_path, monkeypatch) -> N
         "attack.optimiser.iterations=200",
     )
     assert images.summary()["metrics"]["psnr"] > images.summary()["baseline"]["psnr"] + 1
-    lines = (ROOT / "examples/flower_quickstart/quickstart/server_app.py").read_text().splitlines()
+    lines = (ROOT / "examples/flower-quickstart/quickstart/server_app.py").read_text().splitlines()
     plain = [line for line in lines if "# wiretap:" not in line]
     assert len(lines) - len(plain) <= 3
     assert not any("fedsim" in line or "Wiretap" in line for line in plain)

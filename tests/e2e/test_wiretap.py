@@ -403,7 +403,7 @@ def generators() -> tuple[object, ...]:
 
 
 def test_the_three_lines_of_the_example_leave_its_weights_as_they_are(tmp_path, monkeypatch) -> None:
-    app = ROOT / "examples" / "flower_quickstart"
+    app = ROOT / "examples" / "flower-quickstart"
     monkeypatch.syspath_prepend(str(app))
     monkeypatch.chdir(tmp_path)
     import in_process

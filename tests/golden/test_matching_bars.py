@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedsim.attacks.privacy.matching.peeling import Peeling
+from fedsim.attacks.privacy.exact.peeling import Peeling
 from fedsim.config import build
 from fedsim.config.compose import compose
 from fedsim.core.interfaces import Attack, Defense

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedsim.attacks.privacy import claims
+from fedsim.attacks.privacy.exact.peeling import Peeling
 from fedsim.attacks.privacy.labels.bias_corrected import deal_out
 from fedsim.attacks.privacy.labels.counts import nearest_counts, repair_counts
 from fedsim.attacks.privacy.labels.last_layer import without_noise
@@ -20,7 +21,6 @@ from fedsim.attacks.privacy.matching.labels import Given
 from fedsim.attacks.privacy.matching.matching import Matching
 from fedsim.attacks.privacy.matching.objectives import Cosine
 from fedsim.attacks.privacy.matching.optimisers import LBFGS, Adam
-from fedsim.attacks.privacy.matching.peeling import Peeling
 from fedsim.attacks.privacy.matching.starts import Normal
 from fedsim.attacks.privacy.stein.batch import hidden_moments
 from fedsim.attacks.privacy.stein.moments import projected
@@ -93,6 +93,8 @@ def world(name: str) -> World:
     few = ["attack.optimiser.iterations=1"] if "optimiser" in config else []
     few += ["attack.optimiser.products=3"] if name == "gauss_newton" else []
     few += ["attack.iterations=3"] if name == "stein" else []
+    few += ["attack.steps=30"] if name == "first_layer_peeling" else []
+    few += ["attack.annealing=30", "attack.starts=32"] if name in ("peeling", "fedavg_peeling") else []
     data = ["data=synthetic", "data.shape=[1,8,8]", "data.num_classes=4", "data.train_size=160"]
     network = ["model=mlp", "model.width=40", f"model.activation={'tanh' if name in ONE_IMAGE else 'relu'}"]
     made = build.experiment(compose([f"attack={name}", *few, *data, *network, "name=test"]))

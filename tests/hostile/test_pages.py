@@ -21,8 +21,11 @@ from matplotlib.text import Text
 from fedsim.core.errors import FedsimError, printable
 from fedsim.core.types import Fault, Reconstruction, Truth, Verdict
 from fedsim.lab.record import recorded
+from fedsim.metrics.facts import facts
 from fedsim.report import audit, figures, forging_figures
+from fedsim.report.answers import Answer
 from fedsim.report.figures import confusion_figure, count_table
+from fedsim.report.origin import Origin
 from fedsim.report.page import write_page
 from fedsim.report.sweep import run_folders
 from fedsim.report.write import write_report
@@ -109,7 +112,9 @@ def test_links_lead_to_the_runs_whatever_their_folders_are_called(tmp_path: Path
         (tmp_path / name / "report.html").write_text("here")
     page = Skeleton(write_report(made_sweep(tmp_path)))
     reached = set()
-    for link in page.links:
+    files = {link for link in page.links if not link.endswith("/report.html")}
+    assert files == {"./sweep.csv", "./config.yaml"}  # beside the page
+    for link in set(page.links) - files:
         target = urlsplit(urljoin("http://here/sweep/report.html", link))
         assert (target.scheme, target.netloc, target.query, target.fragment) == ("http", "here", "", "")
         folder = unquote_to_bytes(target.path).removeprefix(b"/sweep/").removesuffix(b"/report.html")
@@ -145,7 +150,7 @@ def test_words_of_others_change_no_page(tmp_path: Path, harmless: list[Path], na
         assert Skeleton(page).elements == Skeleton(other).elements
         numbers = [len(list((of.parent / "figures").iterdir())) for of in (page, other)]
         assert numbers[0] == numbers[1]
-    outside = [path for path in tmp_path.rglob("*.png") if path.parent.name != "figures"]
+    outside = [path for path in tmp_path.rglob("*.svg") if path.parent.name != "figures"]
     assert not outside
 
 
@@ -228,24 +233,23 @@ def drawn(figure: Figure) -> list[str]:
 
 def all_figures(words: str) -> dict[str, Figure]:
     """Every figure that shows words of others, with these in all of their places."""
+    metric = facts(words)
     counts, picture, other = torch.tensor([1, 2]), torch.rand(2, 1, 3, 3), words + "2"
     verdicts = [Verdict(round=1, client=0, accepted=False, distance=0.1, limit=0.2)]
     return {
         "labels": figures.label_figure(counts, counts, words, False),
         "traces": figures.trace_figure({words: [2.0, 1.0]}),
-        "scores": figures.scores_figure({words: {1: 0.5, 2: 0.6}}),
-        "curves": figures.curve_figure(
-            words, {words: {words: [(1.0, 0.1), (2.0, 0.2)], other: [(1.0, 0.3)]}}
-        ),
-        "sweep": figures.sweep_figure([words, other], {words: [0.5, None]}, [True, False]),
-        "heat": figures.heat_figure(words, [words], [words, other], [[0.5, None]], [["", "–"]], False),
-        "scatter": figures.scatter_figure(words, {words: (0.5, 0.5), other: (0.6, 0.7)}, {words}),
+        "scores": figures.rounds_figure(words, {1: 0.5, 2: 0.6}),
+        "curves": figures.curve_figure(words, metric, {words: [(1.0, 0.1), (2.0, 0.2)], other: [(1.0, 0.3)]}),
+        "sweep": figures.bars_figure(metric, [words, other], [0.5, None], [True, False]),
+        "heat": figures.heat_figure(metric, [words], [words, other], [[0.5, None]], [["", "–"]]),
+        "scatter": figures.scatter_figure(metric, {words: (0.5, 0.5), other: (0.6, 0.7)}, {words}),
         "rounds": figures.curves_figure(words, {words: [(1.0, 0.5), (2.0, 0.6)]}),
         "rows": figures.rows_figure(words, list(picture), {words: list(picture)}, {words: ["a", "b"]}),
         "verdicts": audit.verdicts_figure(verdicts, {0: words}),
         "errors": forging_figures.errors_figure([a_move(words, number) for number in range(3)]),
-        "causes": forging_figures.causes_figure([a_move(words, number) for number in range(3)]),
-        "roc": forging_figures.roc_figure([a_move(words, number) for number in range(3)]),
+        **forging_figures.causes_figures([a_move(words, number) for number in range(3)]),
+        **forging_figures.roc_figures([a_move(words, number) for number in range(3)]),
     }
 
 
@@ -270,8 +274,9 @@ def test_figures_draw_words_as_they_are(words: str) -> None:
 @example("0000⨝\x1f⨝⨝⨰⨰咆𝒇풉풉𝒊𝒋𝒌𝒍𝒎𝒏풐풐풐𝒑𝒒풓풓𝒔𝒕풖풖𝒗𝒘𝒙𝒚𝒛")
 @settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_any_words_can_be_drawn(words: str) -> None:
-    drawn(figures.curve_figure(words, {words: {words: [(1.0, 0.1), (2.0, 0.2)], "other": [(1.0, 0.3)]}}))
-    drawn(figures.sweep_figure([words], {words: [0.5]}, [True]))
+    groups = {words: [(1.0, 0.1), (2.0, 0.2)], "other": [(1.0, 0.3)]}
+    drawn(figures.curve_figure(words, facts(words), groups))
+    drawn(figures.bars_figure(facts(words), [words], [0.5], [True]))
 
 
 def test_a_figure_is_saved_in_its_folder_whatever_it_is_called(tmp_path: Path) -> None:
@@ -293,6 +298,8 @@ def test_a_figure_is_saved_in_its_folder_whatever_it_is_called(tmp_path: Path) -
         "sweep.html",
         {name: Figure(figsize=(1, 1)) for name in names},
         **{"title": "t", "rows": [], "keys": [], "metrics": [], "failed": 0},
+        answer=Answer(sentences=()),
+        origin=Origin(command="", facts=[], files=[]),
     )
     saved = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {path.parent for path in saved} == {tmp_path / "page", tmp_path / "page" / "figures"}
@@ -344,7 +351,7 @@ def test_a_report_reads_every_guess_once_and_stays_small(tmp_path: Path, monkeyp
         return confusion_figure(table)
 
     monkeypatch.setattr(Storage, "read_tensors", counted)
-    monkeypatch.setattr("fedsim.report.run.confusion_figure", kept)
+    monkeypatch.setattr("fedsim.report.guesses.confusion_figure", kept)
     page = write_report(folder).read_text()
     assert set(reads.values()) == {1}
     assert len(reads) == 2 * number

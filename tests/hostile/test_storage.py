@@ -15,9 +15,10 @@ from torch import Tensor
 
 from fedsim.core.errors import FedsimError
 from fedsim.core.types import Fault, Observation, Truth
-from fedsim.storage.files import StorageError, tensor_bytes, tensors_from
+from fedsim.storage.files import StorageError
 from fedsim.storage.folder import MissingFile, Storage
 from fedsim.storage.runfolder import RunFolder
+from fedsim.storage.tensors import tensor_bytes, tensors_from
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
 TABLE = b"a,b\n1,2\n"

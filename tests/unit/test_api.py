@@ -7,18 +7,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from documents import README, python_blocks
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from notebooks import run_cell
 from torch import Tensor, nn
 from torch.nn import functional
 
 import fedsim
-from fedsim.attacks.privacy.matching.peeling import Peeling
+from fedsim.attacks.privacy.exact.peeling import Peeling
 from fedsim.core.errors import FedsimError
 from fedsim.core.training import weights_of
 from fedsim.data.synthetic import synthetic
 
-README = Path(__file__).parents[2] / "README.md"
 SHAPE = (1, 8, 8)
 DATA = synthetic(shape=SHAPE, num_classes=4, train_size=60, test_size=20)
 SMALL = {"data": "synthetic", "data.shape": [1, 8, 8], "data.num_classes": 4, "data.train_size": 120}
@@ -82,11 +83,10 @@ def test_type_checkers_and_python_find_the_same_names_in_the_same_places() -> No
 
 def test_the_readme_attacks_ones_own_model_and_gradient_in_six_lines(capsys) -> None:
     section = README.read_text().partition("## From Python")[2]
-    code = section.partition("```python\n")[2].partition("```")[0]
     shown = section.partition("```text\n")[2].partition("```")[0]
-    assert len([line for line in code.splitlines() if line.strip()]) <= 6
+    assert len([line for line in python_blocks(README)[0].splitlines() if line.strip()]) <= 6
     torch.manual_seed(0)
-    exec(compile(code, "README", "exec"), {})
+    run_cell(python_blocks(README)[0], "README", {})
     printed = [line.split() for line in capsys.readouterr().out.splitlines()]
     stored = [line.split() for line in shown.splitlines()]
     assert [line[0] for line in printed] == [line[0] for line in stored]

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
+from fedsim.attacks.privacy.exact.peeling import Peel, Peeling
 from fedsim.attacks.privacy.labels.ilrg import ILRG
 from fedsim.attacks.privacy.matching.labels import Given, Joint, Restored
 from fedsim.attacks.privacy.matching.levenberg_marquardt import LevenbergMarquardt
 from fedsim.attacks.privacy.matching.matching import Matching
 from fedsim.attacks.privacy.matching.objectives import Cosine, Euclidean
 from fedsim.attacks.privacy.matching.optimisers import LBFGS, Adam
-from fedsim.attacks.privacy.matching.peeling import Peel, Peeling
 from fedsim.attacks.privacy.matching.priors import GroupConsistency, TotalVariation
 from fedsim.attacks.privacy.matching.rgap import RGAP
 from fedsim.attacks.privacy.matching.starts import Normal
@@ -184,10 +184,10 @@ def test_ctrl_c_keeps_the_images_that_were_peeled(observe, monkeypatch) -> None:
     model, images, labels = model_of(width=100), random_images(12), torch.arange(12) % 4
     search = Peel.search
 
-    def once(self, starts, steps, tolerance, random) -> int:
-        if len(self.inputs):
+    def once(self, starts, tolerance, random, **steps: int) -> int:
+        if len(self):
             raise KeyboardInterrupt
-        return search(self, 4, steps, tolerance, random)
+        return search(self, 4, tolerance, random, **steps)
 
     monkeypatch.setattr(Peel, "search", once)
     with pytest.raises(Interrupted) as caught:

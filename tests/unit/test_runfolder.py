@@ -6,9 +6,9 @@ from faulty_disk import FaultyDisk, PowerCut
 
 from fedsim.core.errors import FedsimError
 from fedsim.core.types import Fault, Observation, Reconstruction, RoundResult, Truth
-from fedsim.storage.files import read_tensors
 from fedsim.storage.runfolder import RunFolder
 from fedsim.storage.scores import ScoreRow
+from fedsim.storage.tensors import read_tensors
 
 SENT = {"w": torch.randn(3, 2), "b": torch.randn(3)}
 

@@ -1,7 +1,6 @@
 """The first linear layers of a model: their gradients are sums of outer products with what enters them."""
 
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -48,11 +47,33 @@ class LinearLayer:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Between:
+    """What acts between two linear layers, with kinks that can be rounded off."""
+
+    modules: tuple[nn.Module, ...]
+
+    def __call__(self, values: Tensor, width: Tensor | None = None) -> Tensor:
+        """Act; kinks of ReLUs are as wide as said: so a search sees from one side what lies on the other."""
+        for module in self.modules:
+            kink = 1.0 if isinstance(module, nn.ReLU) else 1.0 - getattr(module, "negative_slope", 1.0)
+            if width is not None and isinstance(module, nn.ReLU | nn.LeakyReLU):
+                values = (1 - kink) * values + kink * width * nn.functional.softplus(values / width)
+            else:
+                values = module(values)
+        return values
+
+    @property
+    def kinked(self) -> bool:
+        """Whether it is linear on both sides of kinks: then errors do not tell the input between them."""
+        return any(isinstance(module, nn.ReLU | nn.LeakyReLU) for module in self.modules)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Chain:
     """A model's linear layers in order of action, and what acts between each and the next."""
 
     names: list[str]
-    between: list[Callable[[Tensor], Tensor]]
+    between: list[Between]
     begins_with_image: bool  # what enters the first is the normalised image, not features
     ends_with_logits: bool
 
@@ -67,9 +88,9 @@ def linear_names(model: nn.Module, task: Task) -> Chain:
     if not places:
         raise FedsimError("the model has no linear layer, whose inputs this attack reads. Remedy: attack=ig.")
     is_image = enters_as_image(probe, calls[places[0]].entering, task)
-    between = list[Callable[[Tensor], Tensor]]()
+    between = list[Between]()
     for left, right in itertools.pairwise(places):
-        between.append(_composed([call.module for call in calls[left + 1 : right]]))
+        between.append(Between(modules=tuple(call.module for call in calls[left + 1 : right])))
         if not torch.equal(between[-1](calls[left].leaving), calls[right].entering):
             raise FedsimError(
                 f"more than modules acts between {calls[left].name!r} and {calls[right].name!r}. "
@@ -85,7 +106,7 @@ def linear_names(model: nn.Module, task: Task) -> Chain:
 
 def linear_chain(
     model: nn.Module, task: Task, observation: Observation
-) -> tuple[list[LinearLayer], list[Callable[[Tensor], Tensor]]]:
+) -> tuple[list[LinearLayer], list[Between]]:
     """Return the model's linear layers with their gradients, in order, and what acts between them."""
     chain = linear_names(model, task)
     layers = [
@@ -114,12 +135,14 @@ def row_space(matrix: Tensor, rank: int) -> Tensor:
     return rows[:rank]
 
 
-def affine_span(basis: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the vectors of a row space whose last entry is 1: a point, and orthonormal directions."""
-    last = basis[:, -1]
+def affine_span(basis: Tensor, ones: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the vectors [x | 1] of a row space: a point, and orthonormal directions.
+
+    ones: what reads the 1 off a vector, where they are in other coordinates; None: its last entry.
+    """
+    last = basis[:, -1] if ones is None else basis @ ones
     point = (last / last.dot(last)) @ basis
-    directions = torch.linalg.svd(last[None])[2][1:] @ basis  # the last entry of each is zero
-    return point, directions
+    return point, torch.linalg.svd(last[None])[2][1:] @ basis
 
 
 def linear_layer(name: str, observation: Observation, shape: tuple[int, int, int] | None) -> LinearLayer:
@@ -138,12 +161,3 @@ def linear_layer(name: str, observation: Observation, shape: tuple[int, int, int
         bias_gradient=observation.received[bias].double(),
         task_shape=shape,
     )
-
-
-def _composed(modules: list[nn.Module]) -> Callable[[Tensor], Tensor]:
-    def act(values: Tensor) -> Tensor:
-        for module in modules:
-            values = module(values)
-        return values
-
-    return act

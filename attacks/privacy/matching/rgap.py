@@ -230,7 +230,7 @@ def undo(activation: nn.Module, values: Tensor) -> tuple[Tensor, Tensor]:
     active = values > 1e-6 * values.abs().max()
     if slope == 0:
         return values * active, active.double()
-    return torch.where(active, values, values / slope), torch.where(active, 1.0, slope)
+    return torch.where(active, values, values / slope), torch.where(active, values.new_tensor(1.0), slope)
 
 
 def source_indices(layer: Layer) -> Tensor:

@@ -24,7 +24,7 @@ def test_the_attack() -> None:
     check_attack(WeightedMean(units=3))
 
 
-def test_the_defence() -> None:
+def test_the_defense() -> None:
     check_defense(Signs())
 
 

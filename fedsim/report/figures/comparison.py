@@ -1,111 +1,137 @@
-"""Figures of a comparison: attacks against defences."""
+"""Figures of a comparison: attacks against defenses."""
 
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from fedsim.report.figures.style import BLIND, GUESSED, INK, SHARES, TRUE, clean, literal, wrapped
+from fedsim.metrics.facts import MetricFacts
+from fedsim.report.figures.style import (
+    BLIND,
+    CELL,
+    INK,
+    LEAK,
+    LINES,
+    NARROW,
+    PLAIN,
+    SMALL,
+    SOFT,
+    TRUE,
+    cell,
+    clean,
+    literal,
+    settle,
+    titled,
+    wrapped,
+)
+
+FULL = 0.8  # strength of the red of the largest leak: from here on, white words can be read on it
 
 
 def heat_figure(
-    metric: str,
+    metric: MetricFacts,
     rows: Sequence[str],
     columns: Sequence[str],
     table: Sequence[Sequence[float | None]],
     marks: Sequence[Sequence[str]],
-    lower_is_worse: bool,
     blind: float | None = None,
 ) -> Figure:
-    """Draw a metric of every attack (rows) against every defence (columns); marks: where None.
+    """Draw a metric of every attack (rows) against every defense (columns); marks: where None.
 
     blind: the baseline. Red begins there: what a guess without a gradient gets is no leak.
     """
-    figure = Figure(figsize=(2.2 + 0.62 * len(columns), 1.5 + 0.4 * len(rows)), layout="constrained")
+    beside, below = [wrapped(name, 20, 2) for name in rows], [literal(name, 28) for name in columns]
+    figure = Figure(figsize=(2.0 + 0.55 * len(columns), 1.7 + 0.42 * len(rows)), layout="constrained")
     axes = figure.subplots()
-    values = np.array([[np.nan if value is None else value for value in row] for row in table], dtype=float)
-    if metric in SHARES:
-        low, high = 0.0, 1.0
-    else:
-        low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    if blind is not None:
-        low, high = (low, blind) if lower_is_worse else (blind, high)
-        low, high = min(low, high), max(low, high)
-    axes.imshow(
-        values,
-        cmap="Reds_r" if lower_is_worse else "Reds",
-        vmin=low,
-        vmax=max(high, low + 1e-9),
-        aspect="auto",
-    )
+    known = np.array([value for row in table for value in row if value is not None] or [0.0])
+    best = float(known.max() if metric.highest else known.min())
+    best = 1.0 if metric.bounded and metric.highest else 0.0 if not metric.highest else best
+    start = blind if blind is not None else float(known.min() if metric.highest else known.max())
+    beyond = best - start if metric.highest == (best > start) else 0.0  # 0: nothing leaks at all
     for place, row in enumerate(table):
         for number, value in enumerate(row):
-            words = f"{value:.2f}" if value is not None and abs(value) < 10 else f"{value or 0:.0f}"
-            words = marks[place][number] if value is None else words
-            share = 0.0 if value is None else (value - low) / max(high - low, 1e-9)
-            dark = (1 - share if lower_is_worse else share) > 0.6 and value is not None
-            axes.text(number, place, words, ha="center", va="center", fontsize=8, color="w" if dark else INK)
-    below, beside = ([literal(name, 28) for name in names] for names in (columns, rows))
-    axes.set_xticks(range(len(columns)), below, rotation=30, ha="right", fontsize=8)
-    axes.set_yticks(range(len(rows)), beside, fontsize=8)
-    lower = " (lower leaks more)" if lower_is_worse else ""
-    baseline = "" if blind is None else f", baseline {blind:.2f}"
-    axes.set_title(literal(metric, 40) + lower + baseline, fontsize=10, color=INK)
+            share = 0.0 if value is None or beyond == 0 else (value - start) / beyond
+            strength = FULL * min(1.0, max(0.0, share))
+            axes.add_patch(cell(number, place, LEAK, strength))
+            words = marks[place][number] if value is None else _short(value)
+            ink = "#ffffff" if strength >= 0.75 else CELL
+            axes.text(number, place, words, ha="center", va="center", fontsize=SMALL, color=ink)
+    axes.set_xlim(-0.5, len(columns) - 0.5)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xticks(range(len(columns)), below, rotation=30, ha="right")
+    axes.set_yticks(range(len(rows)), beside)
+    lower = "" if metric.highest else "; lower leaks more"
+    baseline = "" if blind is None else f"; blind guess {_short(blind)}"
+    titled(axes, metric.with_unit + lower + baseline, width=round(13 * figure.get_figwidth()))
+    clean(axes)
     return figure
 
 
+def _short(value: float) -> str:
+    return f"{value:.2f}" if abs(value) < 10 else f"{value:.0f}"
+
+
 def scatter_figure(
-    metric: str,
+    metric: MetricFacts,
     points: Mapping[str, tuple[float, float]],
     front: Collection[str],
     blind: float | None = None,
 ) -> Figure:
-    """Draw test accuracy against the best that any attack got; defences that no other beats are filled."""
-    figure = Figure(figsize=(7.6, 3.8), layout="constrained")
+    """Draw test accuracy against the best that any attack got; defenses that no other beats are filled."""
+    figure = Figure(figsize=(NARROW, 2.6 + 0.18 * len(points)), layout="constrained")
     axes = figure.subplots()
     together: dict[tuple[int, int], list[str]] = {}  # numbers of points that would cover each other
     notes: dict[tuple[int, int], Annotation] = {}
     spread = [max(1e-9, max(axis) - min(axis)) for axis in zip(*points.values(), strict=True)]
     for number, (name, (accuracy, leak)) in enumerate(points.items(), start=1):
-        filled = GUESSED if name in front else "none"
-        axes.plot(
-            accuracy, leak, "o", ms=7, color=GUESSED, mfc=filled, label=f"{number}  {literal(name, 34)}"
-        )
+        colour = LEAK if blind is None or metric.better(leak, blind) else SOFT
+        filled, label = colour if name in front else "none", f"{number}  {literal(name, 40)}"
+        axes.plot(accuracy, leak, "o", ms=7, color=colour, mfc=filled, label=label)
         place = round(14 * accuracy / spread[0]), round(16 * leak / spread[1])
         together.setdefault(place, []).append(str(number))
         first = list(points.values())[int(together[place][0]) - 1]
         if together[place] == [str(number)]:
-            note = axes.annotate("", first, xytext=(5, 5), textcoords="offset points", fontsize=8, color=INK)
+            note = axes.annotate(
+                "", first, xytext=(5, 5), textcoords="offset points", fontsize=SMALL, color=INK
+            )
             notes[place] = note
         notes[place].set_text(" ".join(together[place]))
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=7.5, handlelength=0.8)
+    figure.legend(loc="outside lower left", frameon=False, fontsize=SMALL, handlelength=0.8)
     line = sorted(points[name] for name in front)
-    axes.plot([x for x, _ in line], [y for _, y in line], "--", color=TRUE, lw=1, zorder=0)
+    axes.plot([x for x, _ in line], [y for _, y in line], ":", color=TRUE, lw=1, zorder=0)
     if blind is not None:
         axes.axhline(blind, ls="--", lw=1.2, color=BLIND, zorder=0)
-    axes.set_xlabel("test accuracy")
-    axes.set_ylabel(f"{literal(metric, 40)}, best attack")
     axes.margins(x=0.2, y=0.15)
+    settle(axes, [leak for _, leak in points.values()])
+    axes.set_xlabel("test accuracy")
+    titled(axes, f"{metric.with_unit}, best attack")
     clean(axes)
     return figure
 
 
 def curves_figure(name: str, curves: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
-    """Draw one value over rounds, a line for each defence."""
-    figure = Figure(figsize=(7.6, 3.8), layout="constrained")
+    """Draw one value over rounds, a line for each defense."""
+    figure = Figure(figsize=(NARROW, 2.4 + 0.18 * len(curves)), layout="constrained")
     axes = figure.subplots()
-    palette = colormaps["tab20"]
-    axes.set_prop_cycle(color=[palette(place % 20) for place in range(len(curves))])
-    for label, points in curves.items():
-        axes.plot([x for x, _ in points], [y for _, y in points], marker="o", ms=3, label=literal(label, 34))
+    for place, (label, points) in enumerate(curves.items()):
+        style = ("-", "--", ":", "-.")[place // len(LINES) % 4]
+        axes.plot(
+            [x for x, _ in points],
+            [y for _, y in points],
+            ls=style,
+            color=LINES[place % len(LINES)] if len(curves) > 1 else PLAIN,
+            marker="o",
+            ms=3,
+            label=literal(label, 44),
+        )
+    settle(axes, [y for points in curves.values() for _, y in points])
     axes.set_xlabel("round")
-    axes.set_title(literal(name), fontsize=10, color=INK)
+    titled(axes, name)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=7.5)
+    figure.legend(loc="outside lower left", frameon=False, fontsize=SMALL)
     clean(axes)
     return figure
 
@@ -116,19 +142,20 @@ def rows_figure(
     rows: Mapping[str, Sequence[Tensor]],
     captions: Mapping[str, Sequence[str]],
 ) -> Figure:
-    """Draw true images on top, then a row for each defence."""
-    figure = Figure(figsize=(1.6 + 0.9 * len(truth), 0.6 + 1.15 * (1 + len(rows))), layout="constrained")
+    """Draw true images on top, then a row for each defense."""
+    figure = Figure(figsize=(1.6 + 0.8 * len(truth), 0.5 + 1.0 * (1 + len(rows))), layout="constrained")
     panels = figure.subplots(1 + len(rows), len(truth), squeeze=False)
     shown: list[tuple[str, Sequence[Tensor], Sequence[str]]] = [("true", truth, [""] * len(truth))]
     shown += [(name, images, captions[name]) for name, images in rows.items()]
     for panel, (name, images, below) in zip(panels, shown, strict=True):
         for axes, image, caption in zip(panel, images, below, strict=True):
             pixels = image.clamp(0, 1).permute(1, 2, 0).numpy()
-            axes.imshow(pixels if pixels.shape[2] == 3 else pixels[:, :, 0], cmap="gray", vmin=0, vmax=1)
+            seen = pixels if pixels.shape[2] == 3 else pixels[:, :, 0]
+            axes.imshow(seen, cmap="gray", vmin=0, vmax=1, interpolation="none")
             axes.set_xticks([])
             axes.set_yticks([])
-            axes.set_xlabel(caption, fontsize=7, color=INK)
+            axes.set_xlabel(caption, fontsize=SMALL, color=INK)
         beside = wrapped(name, 18, 6)
-        panel[0].set_ylabel(beside, fontsize=7, color=INK, rotation=0, ha="right", va="center")
-    figure.suptitle(f"{literal(attack)}: the first batch behind each defence", fontsize=10, color=INK)
+        panel[0].set_ylabel(beside, fontsize=SMALL, color=INK, rotation=0, ha="right", va="center")
+    figure.suptitle(f"{literal(attack)}: the first batch behind each defense", fontsize=9.5, color=INK)
     return figure

@@ -1,6 +1,5 @@
-"""Figures of one run: accuracy, labels, pictures, the attack's objective, scores, counts."""
+"""Figures of one run: curves over rounds, labels, pictures, the attack's objective, counts."""
 
-import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -8,28 +7,53 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from fedsim.core.types import RoundResult
-from fedsim.report.figures.style import GUESSED, INK, SHARES, TRUE, clean, literal
+from fedsim.metrics.facts import MetricFacts
+from fedsim.report.figures.style import (
+    BLIND,
+    CELL,
+    INK,
+    LINES,
+    NARROW,
+    PLAIN,
+    SMALL,
+    TRUE,
+    cell,
+    clean,
+    literal,
+    marked,
+    settle,
+    titled,
+)
 
 COUNTED = 13  # examples of a class: 0 to 11, and 12 or more
 
 
-def accuracy_figure(history: Sequence[RoundResult]) -> Figure:
-    """Draw test accuracy and test loss over rounds, side by side."""
-    figure = Figure(figsize=(7.5, 2.5), layout="constrained")
-    rounds = [result.round for result in history]
-    curves = {
-        "test accuracy": [result.accuracy for result in history],
-        "test loss": [result.loss for result in history],
-    }
-    for axes, (name, values) in zip(figure.subplots(1, 2), curves.items(), strict=True):
-        axes.plot(rounds, values, color=GUESSED, marker="o" if len(rounds) < 40 else "", ms=4)
-        finite = [value for value in values if math.isfinite(value)]
-        axes.set_ylim(0, 1 if name == "test accuracy" else 1.1 * max([*finite, 0.1]))
-        axes.set_xlabel("round")
-        axes.set_title(name, fontsize=10, color=INK)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        clean(axes)
+def rounds_figure(
+    title: str,
+    values: Mapping[int, float],
+    *,
+    bounded: bool = False,
+    metric: MetricFacts | None = None,
+    blind: Mapping[int, float] | None = None,
+) -> Figure:
+    """Draw a figure over rounds; bounded: between 0 and 1; metric: it is an attack's; blind: its baseline."""
+    figure = Figure(figsize=(NARROW, 2.5 + 0.17 * 2 * bool(blind)), layout="constrained")
+    axes = figure.subplots()
+    rounds, heights, known = list(values), list(values.values()), blind or {}
+    if metric is None:
+        axes.plot(rounds, heights, color=PLAIN, marker="o" if len(rounds) < 40 else "", ms=4)
+    else:
+        marked(axes, rounds, heights, [r in known and metric.better(values[r], known[r]) for r in rounds])
+    if known:
+        axes.plot(list(known), list(known.values()), ls="--", lw=1.2, color=BLIND, label="blind guess")
+        figure.legend(loc="outside lower left", frameon=False, fontsize=SMALL)
+    settle(axes, [*heights, *known.values()])
+    if bounded:
+        axes.set_ylim(min(0.0, 1.05 * min(heights)), 1.05)
+    axes.set_xlabel("round")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    titled(axes, title)
+    clean(axes)
     return figure
 
 
@@ -38,7 +62,7 @@ def label_figure(true: Tensor | None, guessed: Tensor, title: str, presence_only
 
     Without true labels, the restored ones alone.
     """
-    figure = Figure(figsize=(4.4, 2.4), layout="constrained")
+    figure = Figure(figsize=(NARROW, 2.5), layout="constrained")
     axes = figure.subplots()
     known = torch.zeros_like(guessed) if true is None else true
     classes = list(range(len(known)))
@@ -50,17 +74,16 @@ def label_figure(true: Tensor | None, guessed: Tensor, title: str, presence_only
     heights = [int(guessed[c]) for c in classes]
     if presence_only:  # no counts were claimed: mark the classes said to be present
         found = [x for x, height in zip(places, heights, strict=True) if height]
-        axes.plot(
-            found, [0] * len(found), "^", color=GUESSED, ms=8, clip_on=False, label="said to be present"
-        )
+        axes.plot(found, [0] * len(found), "^", color=PLAIN, ms=8, clip_on=False, label="said to be present")
     else:
-        axes.bar([x + 0.2 for x in places], heights, 0.4, color=GUESSED, label="restored")
-    axes.set_xticks(list(places), [str(c) for c in classes], fontsize=8 if len(classes) <= 20 else 5)
+        axes.bar([x + 0.2 for x in places], heights, 0.4, color=PLAIN, label="restored")
+    apart = 1 + len(classes) // 15  # as many names as can be read
+    axes.set_xticks(list(places)[::apart], [str(c) for c in classes[::apart]])
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("class")
     axes.set_ylabel("examples")
-    axes.set_title(literal(title), fontsize=10, color=INK)
-    axes.legend(frameon=False, fontsize=8, loc="upper right", bbox_to_anchor=(1, 1.02), ncols=2)
+    titled(axes, title)
+    axes.legend(frameon=False, fontsize=SMALL, loc="upper right", bbox_to_anchor=(1, 1.02), ncols=2)
     axes.set_ylim(top=1.3 * max(1, int(known.max()), int(guessed.max())))
     clean(axes)
     return figure
@@ -75,51 +98,38 @@ def picture_figure(true: Tensor | None, guessed: Tensor, captions: Sequence[str]
     if true is not None:
         rows = {"true": true, "guess": guessed, "difference": (true - guessed).abs()}
     columns = len(guessed)
-    figure = Figure(figsize=(0.4 + 1.05 * columns, 0.4 + 1.1 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(0.4 + 0.92 * columns, 0.5 + 0.9 * len(rows)), layout="constrained")
     panels = figure.subplots(len(rows), columns, squeeze=False)
     for row, (name, images) in zip(panels, rows.items(), strict=True):
         for axes, image in zip(row, images, strict=True):
             pixels = image.clamp(0, 1).permute(1, 2, 0).numpy()
-            coloured = pixels.shape[2] == 3
-            axes.imshow(pixels if coloured else pixels[:, :, 0], cmap="gray", vmin=0, vmax=1)
+            shown = pixels if pixels.shape[2] == 3 else pixels[:, :, 0]
+            axes.imshow(shown, cmap="gray", vmin=0, vmax=1, interpolation="none")
             axes.set_xticks([])
             axes.set_yticks([])
             for spine in axes.spines.values():
                 spine.set_color(TRUE)
-        row[0].set_ylabel(name, fontsize=9, color=INK)
+        row[0].set_ylabel(name, fontsize=SMALL, color=INK)
     for axes, caption in zip(panels[-1], captions, strict=True):
-        axes.set_xlabel(caption, fontsize=7, color=INK)
+        axes.set_xlabel(caption, fontsize=SMALL, color=INK)
     return figure
 
 
 def trace_figure(traces: Mapping[str, Sequence[float]]) -> Figure:
     """Draw the attack's own objective over its iterations, a line for each attacked client."""
-    figure = Figure(figsize=(6.5, 2.6), layout="constrained")
+    figure = Figure(figsize=(NARROW, 2.4 + 0.18 * len(traces)), layout="constrained")
     axes = figure.subplots()
-    for label, values in traces.items():
-        places = [100 * place / max(1, len(values) - 1) for place in range(len(values))]
-        axes.plot(places, values, lw=1.2, marker="o" if len(values) < 30 else "", ms=3, label=literal(label))
+    for place, (label, values) in enumerate(traces.items()):
+        places = [100 * step / max(1, len(values) - 1) for step in range(len(values))]
+        marker, colour = "o" if len(values) < 30 else "", LINES[place % len(LINES)]
+        axes.plot(places, values, lw=1.2, marker=marker, ms=3, color=colour, label=literal(label, 44))
     if all(value > 0 for values in traces.values() for value in values):
         axes.set_yscale("log")
+    settle(axes, [value for values in traces.values() for value in values])
     axes.set_xlabel("% of the iterations")
-    axes.set_title("objective of the attack", fontsize=10, color=INK)
-    axes.legend(frameon=False, fontsize=8)
+    titled(axes, "objective of the attack")
+    figure.legend(loc="outside lower left", frameon=False, fontsize=SMALL)
     clean(axes)
-    return figure
-
-
-def scores_figure(rounds: Mapping[str, Mapping[int, float]]) -> Figure:
-    """Draw each metric's mean over the clients of a round, round by round."""
-    figure = Figure(figsize=(1 + 2.6 * len(rounds), 2.5), layout="constrained")
-    panels = figure.subplots(1, len(rounds), squeeze=False)[0]
-    for axes, (name, values) in zip(panels, rounds.items(), strict=True):
-        axes.plot(list(values), list(values.values()), color=GUESSED, marker="o", ms=4)
-        if name in SHARES:
-            axes.set_ylim(0, 1.05)
-        axes.set_xlabel("round")
-        axes.set_title(literal(name, 40), fontsize=10, color=INK)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        clean(axes)
     return figure
 
 
@@ -133,20 +143,24 @@ def confusion_figure(table: Tensor) -> Figure:
     """Draw a sum of such tables: the diagonal is right."""
     size = int(table.nonzero().max()) + 1
     table = table[:size, :size]
-    figure = Figure(figsize=(3.6, 3.2), layout="constrained")
+    figure = Figure(figsize=(NARROW, NARROW), layout="constrained")
     axes = figure.subplots()
-    axes.imshow(table.float().sqrt().numpy(), cmap="Reds", origin="lower")
+    shades = 0.5 * (table.float() / table.max()).sqrt()
     for row in range(size):
         for column in range(size):
             if number := int(table[row, column]):
-                ink = "w" if number > 0.4 * int(table.max()) else INK
-                axes.text(column, row, str(number), ha="center", va="center", fontsize=7, color=ink)
+                colour, shade = PLAIN if row == column else TRUE, float(shades[row, column])
+                axes.add_patch(cell(column, row, colour, shade))
+                axes.text(column, row, str(number), ha="center", va="center", fontsize=SMALL, color=CELL)
     labels = [str(number) for number in range(size - 1)] + [
         f"{size - 1}" if size < COUNTED else f"{size - 1}+"
     ]
-    axes.set_xticks(range(size), labels, fontsize=7)
-    axes.set_yticks(range(size), labels, fontsize=7)
+    axes.set_xlim(-0.5, size - 0.5)
+    axes.set_ylim(-0.5, size - 0.5)
+    axes.set_xticks(range(size), labels)
+    axes.set_yticks(range(size), labels)
     axes.set_xlabel("true number of examples")
     axes.set_ylabel("restored number")
-    axes.set_title("classes, over all attacked batches", fontsize=9, color=INK)
+    titled(axes, "classes, over all attacked batches")
+    clean(axes)
     return figure

@@ -8,12 +8,30 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedsim.report.figures.style import BLIND, GUESSED, INK, SHARES, TRUE, clean, literal, wrapped
+from fedsim.metrics.facts import MetricFacts
+from fedsim.report.figures.style import (
+    BLIND,
+    INK,
+    LEAK,
+    LINES,
+    NARROW,
+    PLAIN,
+    SMALL,
+    SOFT,
+    TRUE,
+    clean,
+    literal,
+    marked,
+    settle,
+    titled,
+    wrapped,
+)
 
 ERRORS = ("image_error", "embedding_error")  # relative ones, with a rate
+Points = Sequence[tuple[float, float]]
 
 
-def _fit(axes: Axes, groups: Mapping[str, Sequence[tuple[float, float]]]) -> None:
+def _fit(axes: Axes, groups: Mapping[str, Points]) -> None:
     """Draw an error on logarithmic axes, with the straight line that fits it: its slope is the rate."""
     axes.set_yscale("log")
     for points in groups.values():
@@ -23,74 +41,92 @@ def _fit(axes: Axes, groups: Mapping[str, Sequence[tuple[float, float]]]) -> Non
             ends = [min(known)[0], max(known)[0]]
             heights = [math.exp(height + slope * x) for x in ends]
             label = f"slope {slope:.2f}"
-            axes.plot([math.exp(x) for x in ends], heights, "--", color=INK, lw=1, label=label)
-    if axes.get_legend_handles_labels()[1]:
-        axes.legend(frameon=False, fontsize=8)
+            axes.plot([math.exp(x) for x in ends], heights, ":", color=INK, lw=1, label=label)
 
 
 def curve_figure(
-    name: str,
-    curves: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
-    blind: Mapping[str, Sequence[tuple[float, float]]] | None = None,
+    setting: str, metric: MetricFacts, groups: Mapping[str, Points], blind: Points = ()
 ) -> Figure:
-    """Draw metrics (panels) against one swept setting, a line for every group of runs; dashed: baselines."""
-    columns = min(3, len(curves))
-    rows = -(-len(curves) // columns)
-    figure = Figure(figsize=(1 + 3.4 * columns, 2.8 * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).flatten()
-    for axes in panels[len(curves) :]:
-        axes.set_axis_off()
-    for axes, (metric, groups) in zip(panels, curves.items(), strict=False):
-        for label, points in groups.items():
-            axes.plot(
-                *zip(*sorted(points), strict=True), marker="o", ms=4, label=wrapped(label, 36, 4) or None
-            )
-        if baselines := (blind or {}).get(metric, ()):
-            means = [
-                (x, fmean(y for at, y in baselines if at == x)) for x in sorted({x for x, _ in baselines})
+    """Draw a metric against a swept setting, a line for every group of runs; dashed: the baseline."""
+    lines = sum(wrapped(label, 44, 3).count("\n") + 1 for label in groups if label) + bool(blind)
+    figure = Figure(figsize=(NARROW, 2.5 + 0.17 * lines), layout="constrained")
+    axes = figure.subplots()
+    guessed = {x: fmean(heights) for x, heights in _by_place(blind).items()}
+    for place, (label, points) in enumerate(groups.items()):
+        known, colour = _by_place(points), LINES[place % len(LINES)] if len(groups) > 1 else PLAIN
+        places, means = list(known), [fmean(heights) for heights in known.values()]
+        if len(groups) == 1 and metric.leaks:
+            leaks = [
+                x in guessed and metric.better(y, guessed[x]) for x, y in zip(places, means, strict=True)
             ]
-            axes.plot(*zip(*means, strict=True), ls="--", lw=1.2, color=BLIND, label="baseline")
-        places = sorted({x for points in groups.values() for x, _ in points})
-        if places[0] > 0 and places[-1] / places[0] >= 8:
-            axes.set_xscale("log")
-            axes.set_xticks(places, [f"{x:g}" for x in places], fontsize=8)
-            axes.minorticks_off()
-            if metric in ERRORS:
-                _fit(axes, groups)
-        if metric in SHARES:
-            axes.set_ylim(0, 1.05)
-        axes.set_xlabel(literal(name))
-        axes.set_title(literal(metric, 40), fontsize=10, color=INK)
-        clean(axes)
-    if panels[0].get_legend_handles_labels()[1]:
-        panels[0].legend(frameon=False, fontsize=8)
+            marked(axes, places, means, leaks)
+            colour = SOFT
+        else:
+            axes.plot(places, means, marker="o", ms=4, color=colour, label=wrapped(label, 44, 3) or None)
+        for x, heights in known.items():
+            if len(heights) > 1:  # seeds: their range
+                axes.plot([x, x], [min(heights), max(heights)], color=colour, lw=1, alpha=0.7)
+    if blind:
+        axes.plot(list(guessed), list(guessed.values()), ls="--", lw=1.2, color=BLIND, label="blind guess")
+    places = sorted({x for points in groups.values() for x, _ in points})
+    if places[0] > 0 and places[-1] / places[0] >= 8:
+        axes.set_xscale("log")
+        shown = places[:: 1 + len(places) // 8]
+        axes.set_xticks(shown, [f"{x:g}" for x in shown])
+        axes.minorticks_off()
+        if metric.name in ERRORS:
+            _fit(axes, groups)
+    heights = [y for points in (*groups.values(), blind) for _, y in points]
+    settle(axes, heights)
+    if metric.bounded:
+        axes.set_ylim(min(0.0, 1.05 * min(heights)), 1.05)
+    axes.set_xlabel(literal(setting, 50))
+    titled(axes, metric.with_unit)
+    if axes.get_legend_handles_labels()[1]:
+        figure.legend(loc="outside lower left", frameon=False, fontsize=SMALL)
+    clean(axes)
     return figure
 
 
-def sweep_figure(
+def _by_place(points: Points) -> dict[float, list[float]]:
+    """Return the heights at every place, in order."""
+    found: dict[float, list[float]] = {}
+    for x, y in sorted(points):
+        found.setdefault(x, []).append(y)
+    return found
+
+
+def bars_figure(
+    metric: MetricFacts,
     labels: Sequence[str],
-    metrics: Mapping[str, Sequence[float | None]],
+    values: Sequence[float | None],
     complete: Sequence[bool],
-    blind: Mapping[str, Sequence[float | None]] | None = None,
+    blind: Sequence[float | None] = (),
 ) -> Figure:
-    """Draw one panel a metric, one bar a run, and a stroke across it where its baseline is."""
-    shown = [literal(label, 40) for label in labels]
-    width = 1.6 + 1.7 * len(metrics) + (2.0 if max(map(len, shown)) > 24 else 0.0)
-    figure = Figure(figsize=(width, 1.1 + 0.28 * len(labels)), layout="constrained")
-    panels = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
-    for axes, (name, values) in zip(panels, metrics.items(), strict=True):
-        axes.barh(range(len(labels)), [value or 0 for value in values], color=GUESSED, height=0.6)
-        for place, baseline in enumerate((blind or {}).get(name, ())):
-            if baseline is not None:
-                axes.plot([baseline, baseline], [place - 0.42, place + 0.42], "--", lw=1.2, color=BLIND)
-        for place, value in enumerate(values):
-            if value is None:  # the attack does not claim this
-                words = " not claimed" if complete[place] else " failed"
-                axes.text(0, place, words, va="center", fontsize=7, color=TRUE)
-        axes.set_title(literal(name, 40), fontsize=10, color=INK)
-        if name in SHARES:
-            axes.set_xlim(0, 1)
-        clean(axes)
-    panels[0].set_yticks(range(len(labels)), shown, fontsize=8)
-    panels[0].invert_yaxis()
+    """Draw one bar a run, and a stroke across it where its baseline is."""
+    shown = [wrapped(label, 22, 2) for label in labels]
+    figure = Figure(figsize=(NARROW, 0.9 + 0.34 * len(labels)), layout="constrained")
+    axes = figure.subplots()
+    colours = [_bar_colour(metric, *pair) for pair in zip(values, blind or [None] * len(values), strict=True)]
+    axes.barh(range(len(labels)), [value or 0 for value in values], color=colours, height=0.6)
+    for place, baseline in enumerate(blind):
+        if baseline is not None:
+            axes.plot([baseline, baseline], [place - 0.42, place + 0.42], "--", lw=1.6, color=BLIND)
+    for place, value in enumerate(values):
+        if value is None:  # the attack does not claim this
+            words, apart = "not claimed" if complete[place] else "failed", (5, 0)
+            axes.annotate(words, (0, place), apart, textcoords="offset points", va="center", color=SOFT)
+    titled(axes, metric.with_unit)
+    if metric.bounded:
+        axes.set_xlim(min([0.0, *(value for value in values if value is not None)]), 1)
+    axes.set_yticks(range(len(labels)), shown)
+    axes.invert_yaxis()
+    clean(axes)
     return figure
+
+
+def _bar_colour(metric: MetricFacts, value: float | None, baseline: float | None) -> str:
+    """Return red for what is more than a blind guess."""
+    if not metric.leaks:
+        return PLAIN
+    return LEAK if value is not None and baseline is not None and metric.better(value, baseline) else TRUE

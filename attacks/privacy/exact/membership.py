@@ -5,7 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedsim.attacks.privacy.matching.linear_layers import affine_span, row_space
+from fedsim.attacks.privacy.exact.search import Loss, relative
+from fedsim.attacks.privacy.exact.spaces import spaces
+from fedsim.attacks.privacy.matching.linear_layers import Between, row_space
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -13,21 +15,29 @@ Activation = Callable[[Tensor], Tensor]
 class Membership:
     """Points of the first layer's input space, and how far their activations are from the second's."""
 
-    def __init__(self, first: Tensor, second: Tensor, weight: Tensor, act: Activation, rank: int) -> None:
-        """Read both spaces from the gradients."""
-        self.basis = row_space(first, rank)
+    def __init__(
+        self,
+        first: Tensor,
+        second: Tensor,
+        weight: Tensor,
+        act: Between,
+        rank: int,
+        ones: Tensor | None = None,
+    ) -> None:
+        """Read both spaces from the gradients; ones: as for `spaces`."""
+        self.first = spaces(first, weight, rank, ones=ones)
         self.goal = row_space(second, rank)
-        self.origin, self.directions = affine_span(self.basis)
-        self.slant, self.offset = self.directions @ weight.T, self.origin @ weight.T
         self.act = act
 
-    def inputs(self, points: Tensor) -> Tensor:
-        """Return the inputs [x | 1] with these coordinates."""
-        return points @ self.directions + self.origin
+    def loss(self) -> Loss:
+        """Return how much of a point's activations lies beside the second space, squared and relative."""
+        first, goal = self.first.to(torch.float32), self.goal.float()
 
-    def points(self, inputs: Tensor) -> Tensor:
-        """Return the coordinates of inputs [x | 1]."""
-        return (inputs - self.origin) @ self.directions.T
+        def loss(points: Tensor, width: Tensor | None) -> Tensor:
+            outputs = with_one(self.act(first.outputs(points), width))
+            return relative(outputs - (outputs @ goal.T) @ goal, outputs)
+
+        return loss
 
     def descend(self, points: Tensor, steps: int) -> tuple[Tensor, Tensor]:
         """Take damped Gauss-Newton steps from all points at once; return them with relative residuals."""
@@ -47,10 +57,10 @@ class Membership:
         return points, losses.sqrt()
 
     def _normal_equations(self, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        values = points @ self.slant + self.offset
+        values = self.first.outputs(points)
         outputs = with_one(self.act(values))
         gaps = outputs - (outputs @ self.goal.T) @ self.goal
-        jacobians = self.slant * derivative(self.act, values)[:, None, :]
+        jacobians = self.first.slant * derivative(self.act, values)[:, None, :]
         inside = jacobians @ self.goal[:, :-1].T
         squares = jacobians @ jacobians.mT - inside @ inside.mT
         slopes = (jacobians @ gaps[:, :-1, None])[:, :, 0]

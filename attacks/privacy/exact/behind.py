@@ -1,0 +1,99 @@
+"""The network behind a linear layer: what error an example with these outputs and this label has there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.func import grad
+from torch.nn import functional
+
+from fedsim.attacks.privacy.matching.linear_layers import Between, LinearLayer
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Behind:
+    """Activations and linear layers, in turn, up to the logits; none: the layer gives the logits itself."""
+
+    steps: tuple[tuple[Between, Tensor, Tensor], ...]
+
+    def to(self, kind: torch.dtype) -> "Behind":
+        """Return it in another precision."""
+        return Behind(steps=tuple((act, w.to(kind), b.to(kind)) for act, w, b in self.steps))
+
+    def logits(self, outputs: Tensor, width: Tensor | None = None) -> Tensor:
+        """Return the logits of a layer's outputs (N, units); kinks are as wide as said."""
+        for act, weight, bias in self.steps:
+            outputs = functional.linear(act(outputs, width), weight, bias)
+        return outputs
+
+    def errors(self, outputs: Tensor, labels: Tensor, width: Tensor | None = None) -> Tensor:
+        """Return the slope of each example's cross-entropy by its outputs, ready to be derived again."""
+        if not self.steps:
+            return softmax_error(outputs, labels)
+        with torch.enable_grad():
+            outputs = outputs if outputs.requires_grad else outputs.detach().requires_grad_()
+            loss = functional.cross_entropy(self.logits(outputs, width), labels, reduction="sum")
+            return torch.autograd.grad(loss, outputs, create_graph=True)[0]
+
+    def slope_of_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Return the same errors as a function that torch.func can derive."""
+        if not self.steps:
+            return softmax_error(outputs, labels)
+        one = functional.one_hot(labels, len(self.steps[-1][2])).to(outputs)
+        derived: Tensor = grad(lambda z: -(self.logits(z).log_softmax(dim=1) * one).sum())(outputs)
+        return derived
+
+    def after(self, activations: Tensor) -> Tensor:
+        """Return the logits of what leaves the first activation."""
+        _, weight, bias = self.steps[0]
+        return Behind(steps=self.steps[1:]).logits(functional.linear(activations, weight, bias))
+
+    def slopes(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the activation's derivatives (N, units), and those of the logits behind it (N, units, C)."""
+        if not self.steps:
+            classes = torch.eye(outputs.shape[1], dtype=outputs.dtype)
+            return torch.ones_like(outputs), classes.expand(len(outputs), -1, -1)
+        act = self.steps[0][0]
+        with torch.enable_grad():
+            outputs = outputs.detach().requires_grad_()
+            own = torch.autograd.grad(act(outputs).sum(), outputs)[0]
+            activations = act(outputs).detach().requires_grad_()
+            logits = self.after(activations)
+            rows = [
+                torch.autograd.grad(logits[:, c].sum(), activations, retain_graph=True)[0]
+                for c in range(logits.shape[1])
+            ]
+        return own, torch.stack(rows, dim=2)
+
+
+def softmax_error(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return p - e_y; at y as minus the sum of the others, which stays exact where p_y is nearly 1."""
+    chances = logits.softmax(dim=1)
+    others = chances.scatter(1, labels[:, None], 0.0)
+    return others.scatter(1, labels[:, None], -others.sum(dim=1, keepdim=True))
+
+
+def behind(layers: Sequence[LinearLayer], between: Sequence[Between]) -> Behind:
+    """Return what is behind the first of a chain of linear layers, of which the last gives the logits."""
+    return Behind(
+        steps=tuple((act, layer.weight, layer.bias) for act, layer in zip(between, layers[1:], strict=True))
+    )
+
+
+def read_labels(behind: Behind, outputs: Tensor, errors: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Read the label of each example from its error at a layer, and how many equal examples it stands for.
+
+    The error of one of K examples is J^T (p - e_y) / K for the one label y: the direction tells y, and the
+    length the copies.
+    """
+    own, behind_slopes = behind.slopes(outputs)
+    slopes = own[:, :, None] * behind_slopes  # (N, units, C)
+    mean = slopes @ behind.logits(outputs).softmax(dim=1)[:, :, None]
+    guesses = (mean - slopes) / size
+    labels = functional.cosine_similarity(guesses, errors[:, :, None], dim=1).argmax(dim=1)
+    lengths = guesses.gather(2, labels[:, None, None].expand(-1, guesses.shape[1], 1))[:, :, 0].norm(dim=1)
+    copies = (errors.norm(dim=1) / lengths.clamp(min=1e-300)).round().long().clamp(min=1)
+    if len(copies) == size or int(copies.sum()) > size:
+        copies = torch.ones_like(copies)
+    return labels, copies

@@ -1,0 +1,75 @@
+"""How sure an exact example is: what rounding would leave of a true one, and how seldom a wrong one passes.
+
+An example's vector (its error, or its activations) lies in a space of K dimensions out of n. Rounding tilts
+that space, most where an example has little weight in the gradient, so what a true example leaves outside
+follows from the singular values. A wrong one, fitted by its K - 1 coordinates, leaves as little as a random
+vector whose distance from a random space of 2 K - 1 dimensions: a share r of it with a chance from the beta
+distribution.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from scipy.special import betainc
+from torch import Tensor
+
+ARITHMETIC = 3e-7  # what float32 leaves of any vector that a client computes
+ROOM = 10.0  # how much more than expected a true example may leave: rounding is not quite Gaussian
+PRECISE = 1e-4  # share left outside up to which an example is called exact
+FALSE_RATE = 1e-6  # chance of a false certificate in a whole search, at most
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NoisySpace:
+    """The column space of a gradient as noise has tilted it."""
+
+    basis: Tensor  # (n, rank)
+    values: Tensor  # (rank,) singular values
+    noise: float  # deviation of an entry of the gradient
+
+    def expected_residuals(self, vectors: Tensor) -> Tensor:
+        """Return the share of each true vector (N, n) that noise leaves outside the space."""
+        weights = (vectors @ self.basis / self.values.clamp(min=1e-300)).norm(dim=1)
+        beside = self.noise * math.sqrt(max(1, self.basis.shape[0] - self.basis.shape[1]))
+        found: Tensor = ARITHMETIC + beside * weights / vectors.norm(dim=1).clamp(min=1e-300)
+        return found
+
+
+def noisy_spaces(gradient: Tensor, rank: int) -> tuple[NoisySpace, NoisySpace]:
+    """Return a gradient's spaces of columns (errors) and of rows (inputs), with the noise behind the rank."""
+    left, values, right = torch.linalg.svd(gradient, full_matrices=False)
+    freedom = (gradient.shape[0] - rank) * (gradient.shape[1] - rank)
+    noise = math.sqrt(float(values[rank:].square().sum()) / freedom) if freedom > 0 else 0.0
+    leading = values[:rank]
+    return (
+        NoisySpace(basis=left[:, :rank], values=leading, noise=noise),
+        NoisySpace(basis=right[:rank].T, values=leading, noise=noise),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Judged:
+    """Which examples pass as far as noise lets anybody tell, and which of them are exact for certain."""
+
+    passing: Tensor
+    certified: Tensor
+
+
+def judge(residuals: Tensor, expected: Tensor, equations: int, rank: int, tries: int) -> Judged:
+    """Judge examples by the shares that they leave outside: no more than noise would, and not by chance."""
+    likely = false_rates(residuals, equations, rank, tries) < FALSE_RATE
+    passing = (residuals < ROOM * expected) & likely
+    return Judged(passing=passing, certified=passing & (residuals < PRECISE))
+
+
+def false_rates(residuals: Tensor, equations: int, rank: int, tries: int) -> Tensor:
+    """Return the chance that one of so many tries is wrong and yet leaves no more than these shares.
+
+    equations: dimensions n of the vectors.
+    """
+    free = equations - 2 * rank + 1
+    if free < 1:
+        return torch.ones_like(residuals)
+    shares = residuals.double().square().clamp(max=1.0).numpy()
+    return (tries * torch.from_numpy(betainc(free / 2, (2 * rank - 1) / 2, shares))).clamp(max=1.0)

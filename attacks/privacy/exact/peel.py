@@ -1,0 +1,161 @@
+"""What peeling has found so far in the gradients of two successive linear layers, and its next round."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedsim.attacks.privacy.exact.certificates import NoisySpace, judge, noisy_spaces
+from fedsim.attacks.privacy.exact.membership import Membership, derivative, with_one
+from fedsim.attacks.privacy.exact.search import anneal, random_points, random_widths
+from fedsim.attacks.privacy.least_squares import fit
+from fedsim.attacks.privacy.matching.linear_layers import Between, LinearLayer, clear_rank, row_space
+
+SAME = 1e-3  # of the typical length: two points nearer than this are one image
+NEAR = 3e-3  # residual in the peeled gradients that is worth a look in the whole ones
+POLISH = 8  # Gauss-Newton steps at the end
+
+
+@dataclass(eq=False)
+class Peel:
+    """The two layers' gradients, and what was found in them.
+
+    Inputs [x | 1] are kept by their coordinates in the first gradient's row space, `basis`.
+    """
+
+    first: Tensor  # [G1 | g1] basis^T
+    second: Tensor  # [G2 | g2]
+    weight: Tensor  # [W1 | b1] basis^T
+    next_weight: Tensor  # W2
+    act: Between
+    size: int
+    basis: Tensor  # (size, in + 1)
+    columns: tuple[Tensor, Tensor]  # orthonormal bases of both gradients' column spaces
+    rows: tuple[NoisySpace, NoisySpace]  # of both gradients
+    whole: Membership
+    found: Tensor  # (found, size): coordinates of [x | 1]
+    outputs: Tensor  # (found, out + 1): [f(z) | 1]
+    errors: Tensor  # (found, out): rows of D1
+    next_errors: Tensor  # (found, next out): rows of D2
+    residuals: list[float] = field(default_factory=list)
+    certified: list[bool] = field(default_factory=list)
+    tries: int = 0  # starts so far
+
+    @classmethod
+    def of(cls, first: LinearLayer, second: LinearLayer, act: Between, size: int) -> "Peel":
+        """Begin with the layers' whole gradients."""
+        (left, rows), (next_left, next_rows) = (noisy_spaces(m.augmented, size) for m in (first, second))
+        basis, two = rows.basis.T, second.augmented
+        one = first.augmented @ basis.T
+        weight = torch.cat([first.weight, first.bias[:, None]], dim=1) @ basis.T
+        return cls(
+            first=one,
+            second=two,
+            weight=weight,
+            next_weight=second.weight,
+            act=act,
+            size=size,
+            basis=basis,
+            columns=(left.basis, next_left.basis),
+            rows=(rows, next_rows),
+            whole=Membership(one, two, weight, act, size, basis[:, -1]),
+            found=one.new_empty(0, size),
+            outputs=one.new_empty(0, two.shape[1]),
+            errors=one.new_empty(0, len(one)),
+            next_errors=one.new_empty(0, len(two)),
+        )
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    @property
+    def inputs(self) -> Tensor:
+        """The inputs [x | 1] that were found."""
+        return self.found @ self.basis
+
+    @property
+    def scale(self) -> float:
+        """The typical length of an input, from the pooled one."""
+        bias = self.first @ self.basis[:, -1]
+        return float((bias @ self.first).norm() / bias.dot(bias))
+
+    @property
+    def residual(self) -> float:
+        """The worst distance of a found input's activations from their space, or what is left of G1."""
+        explained = fit(self.found.T, self.first.T).T @ self.found
+        unexplained = float((self.first - explained).norm() / self.first.norm())
+        return max([unexplained, *self.residuals])
+
+    def search(
+        self,
+        starts: int,
+        tolerance: float | None,
+        random: torch.Generator,
+        *,
+        steps: int = POLISH,
+        annealing: int = 0,
+    ) -> int:
+        """Look for inputs that are left, from random starts; return how many new ones were found."""
+        left, before = self.size - len(self), len(self)
+        first = self.first - self.errors.T @ self.found
+        self.tries += starts
+        if left == 1:  # one outer product: its rows are the input
+            row = row_space(first, 1)[0]
+            candidates = (row / row.dot(self.basis[:, -1]))[None]
+            candidates = candidates[candidates.isfinite().all(dim=1)]
+        else:
+            second = self.second - self.next_errors.T @ self.outputs
+            rest = Membership(first, second, self.weight, self.act, left, self.basis[:, -1])
+            points = random_points(rest.first, starts, random)
+            if annealing:
+                widths = random_widths(rest.first, starts, random)
+                points = anneal(rest.loss(), points, widths, steps=annealing)
+            points, residuals = rest.descend(points.double(), steps)
+            candidates = rest.first.inputs(points[residuals < max(NEAR, tolerance or 0)])
+        if self.size == 1 and len(candidates):
+            self.found = candidates
+            self.errors = (self.first @ candidates[0] / candidates[0].dot(candidates[0]))[None]
+            self.certified = [clear_rank(self.second) == 1]
+        elif len(candidates):
+            # The peeled gradients carry the errors of all subtractions; the whole ones do not.
+            own = self.whole.first.points(self._distinct(candidates) @ self.weight.T)
+            self._keep_sure(*self.whole.descend(own, POLISH), tolerance)
+        return len(self) - before
+
+    def _keep_sure(self, points: Tensor, residuals: Tensor, tolerance: float | None) -> None:
+        """Keep what noise explains, the surest first."""
+        inputs = self.whole.first.inputs(points)
+        outputs = with_one(self.act(inputs @ self.weight.T))
+        expected = self.rows[1].expected_residuals(outputs)
+        expected += self.rows[0].expected_residuals(inputs @ self.basis)
+        judged = judge(residuals, expected, outputs.shape[1], self.size, self.tries)
+        passing = judged.passing if tolerance is None else residuals < tolerance
+        for place in residuals.argsort().tolist():
+            if passing[place] and len(self) < self.size:
+                self._keep(inputs[place : place + 1], float(residuals[place]), bool(judged.certified[place]))
+
+    def _distinct(self, candidates: Tensor) -> Tensor:
+        kept = list[Tensor]()
+        for row in candidates:
+            if all(float((row - other).norm()) > SAME * self.scale for other in (*kept, *self.found)):
+                kept.append(row)
+        return torch.stack(kept) if kept else candidates[:0]
+
+    def _keep(self, row: Tensor, residual: float, certified: bool) -> None:
+        """Add an input, with the rows of D1 and D2 that belong to it."""
+        if len(self._distinct(row)) == 0:
+            return
+        values = row @ self.weight.T
+        slopes = derivative(self.act, values)[0]
+        one, two = self.columns
+        system = torch.cat([one, -slopes[:, None] * (self.next_weight.T @ two)], dim=1)
+        null = torch.linalg.svd(system, full_matrices=False)[2][-1]
+        error, next_error = one @ null[: self.size], two @ null[self.size :]
+        # [G1 | g1] = D1^T [X | 1], so the input is 1 on its own error through the pseudo-inverse.
+        factor = 1 / fit(self.first, error[:, None])[:, 0].dot(row[0])
+        self.residuals.append(residual)
+        self.certified.append(certified)
+        self.found = torch.cat([self.found, row])
+        self.outputs = torch.cat([self.outputs, with_one(self.act(values))])
+        self.errors = torch.cat([self.errors, factor * error[None]])
+        self.next_errors = torch.cat([self.next_errors, factor * next_error[None]])

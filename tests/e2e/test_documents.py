@@ -1,0 +1,85 @@
+"""Code of the documents runs: Python as it stands, commands at small sizes."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from documents import PAGES, README, ROOT, commands, python_blocks, run_python
+
+SMALL = ("federation.rounds=1", "federation.clients=2", "federation.batch_size=4")
+FEWER = {  # added to what would take long; of two that differ the later one counts
+    "run": SMALL,
+    "compare": SMALL,
+    "forge": ("proof.steps=20", "forge.challenges=1"),
+    "calibrate": ("proof.steps=20",),
+}
+REFUSED = ("model=my_net.Net", "attack=peeling")  # the page says so
+TUTORIAL = [page for page in PAGES if page.parent.name == "tutorial"]
+HOWTO = [page for page in PAGES if page.parent.name == "howto"]
+ELSEWHERE = ("data=image_folder", "data=cifar100")  # data of the reader's
+
+
+def call(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "FEDSIM_PROGRESS": "off"}
+    return subprocess.run(
+        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def smaller(words: list[str]) -> list[str]:
+    kind = "run" if "=" in words[0] or words[0].startswith("-") else words[0]
+    named = any(word.startswith("experiment=") for word in words)
+    return [*words, *(() if named else FEWER.get(kind, ()))]
+
+
+def play(page: Path, folder: Path) -> None:
+    """Run every command of a page in its order."""
+    for words in commands(page):
+        if any(word in ELSEWHERE for word in words):
+            continue
+        done = call("-m", "fedsim", *smaller(words), folder=folder)
+        expected = 1 if set(REFUSED) <= set(words) else 0
+        assert done.returncode == expected, f"{words}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page",
+    [page for page in (README, *PAGES) if python_blocks(page)],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_python_of_the_documents_runs(page: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_python(page)
+
+
+@pytest.mark.slow
+def test_commands_of_the_readme_run(tmp_path: Path) -> None:
+    done = call("-m", "fedsim", "hydra.run.dir=RUN", *SMALL, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    play(README, tmp_path)
+    assert (tmp_path / "DIR" / "report.html").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [*TUTORIAL, *HOWTO], ids=lambda page: page.stem)
+def test_commands_of_the_tutorial_and_of_the_how_tos_run(page: Path, tmp_path: Path) -> None:
+    folder = tmp_path
+    if page.stem == "your-model":
+        (tmp_path / "my_net.py").write_text(python_blocks(page)[0])
+    elif page.stem == "your-flower-app":
+        folder = Path(
+            shutil.copytree(ROOT / "examples" / "flower-quickstart", tmp_path / "flower-quickstart")
+        )
+        done = call("in_process.py", folder=folder)
+        assert done.returncode == 0, done.stderr
+    elif page.stem == "own-data":
+        (tmp_path / "arrays.py").write_text(python_blocks(page)[0])
+        assert call("arrays.py", folder=folder).returncode == 0
+    play(page, folder)
+    if page.stem == "plug-in":
+        done = call("-m", "pytest", "-q", "test_loudest.py", folder=folder)
+        assert done.returncode == 0, done.stdout

@@ -1,0 +1,188 @@
+"""The studies of a calibration against slow truths."""
+
+from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from fedsim.core.randomness import generator
+from fedsim.core.training import arithmetic, load_weights, sgd_step, weights_of
+from fedsim.core.types import Weights
+from fedsim.data.synthetic import synthetic
+from fedsim.defenses.integrity.proof.distances import DISTANCES, distance
+from fedsim.defenses.integrity.proof.reproduction import LEAST, SAFETY
+from fedsim.defenses.integrity.proof.verify import Thoroughness, chosen_places
+from fedsim.integrity import calibrate
+from fedsim.integrity.calibrate import study
+from fedsim.integrity.recomputation import _starts
+from fedsim.integrity.training import (
+    CentralTraining,
+    batch_at,
+    central_indices,
+    train_centrally,
+    weights_before,
+)
+from fedsim.models.layers import Normalize
+
+DATA = synthetic(shape=(1, 4, 4), num_classes=3, train_size=24, test_size=6)
+
+
+def fresh(number: int) -> nn.Module:
+    torch.manual_seed(number)
+    return nn.Sequential(Normalize(DATA.task), nn.Flatten(), nn.Linear(16, 3)).eval()
+
+
+TRAINING = CentralTraining(
+    fresh=fresh,
+    train=DATA.train,
+    task=DATA.task,
+    steps=7,
+    batch_size=8,
+    learning_rate=0.3,
+    precision="float32",
+    seed=5,
+    keys=None,
+    threads=1,
+    study=(),
+    intervals=(2,),
+    batch_sizes=(4, 8),
+)
+
+
+def by_hand(number: int = 0, steps: int = 7) -> list[Weights]:
+    """Return the weights before and after every step."""
+    model = fresh(number)
+    found = [weights_of(model)]
+    for step in range(steps):
+        sgd_step(model, batch_at(TRAINING, central_indices(TRAINING, step, number)), 0.3)
+        found.append(weights_of(model))
+    return found
+
+
+def found(name: str, **changed: object) -> dict[tuple[str, str], float]:
+    findings = list(study(replace(TRAINING, study=(name,), **changed), "l2"))
+    assert {finding.study for finding in findings} == {name}
+    return {(finding.case, finding.figure): finding.value for finding in findings}
+
+
+def equal(one: Weights, other: Weights) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_training_goes_through_the_data_in_epochs() -> None:
+    assert TRAINING.epoch == 3
+    seen = [central_indices(TRAINING, step).tolist() for step in range(6)]
+    for epoch in (seen[:3], seen[3:]):
+        assert sorted(index for step in epoch for index in step) == list(range(24))
+    assert seen[:3] != seen[3:]
+    assert central_indices(TRAINING, 0, 1).tolist() != seen[0]
+    assert replace(TRAINING, batch_size=100).epoch == 1
+    assert len(central_indices(replace(TRAINING, batch_size=100), 2)) == 24
+    truth = by_hand()
+    for every, kept in ((1, range(8)), (3, (0, 3, 6, 7)), (7, (0, 7))):
+        trace = train_centrally(TRAINING, every)
+        assert [equal(a, truth[b]) for a, b in zip(trace.checkpoints, kept, strict=True)] == [True] * len(
+            kept
+        )
+        assert [list(step) for step in trace.indices[:6]] == seen
+    before = weights_before(TRAINING, {2, 5})
+    assert sorted(before) == [2, 5]
+    assert all(equal(before[step], truth[step]) for step in before)
+
+
+def test_concatenation_measures_the_jump_between_two_trainings() -> None:
+    one, other = by_hand(), by_hand(1)
+    largest = max(distance("l2", a, b) for a, b in pairwise(one))
+    jump = distance("l2", one[-1], other[-1])
+    assert found("concatenation") == {
+        ("7 steps", "largest update"): pytest.approx(largest),
+        ("7 steps", "jump"): pytest.approx(jump),
+        ("7 steps", "jump / largest"): pytest.approx(jump / largest),
+    }
+
+
+@pytest.mark.parametrize(("interval", "formula"), [(1, 1 - (1 / 3) ** (7 / 3)), (2, 1.0)])
+def test_what_a_verifier_sees_is_counted_and_computed(interval: int, formula: float) -> None:
+    values = found("revealed", intervals=(interval,))
+    trace = train_centrally(TRAINING, interval)
+    places = chosen_places(trace, Thoroughness(top=1, random=1, epoch=3), generator(5, "revealed"))
+    steps = [s for place in places for s in range(place * interval, min((place + 1) * interval, 7))]
+    seen = {index for step in steps for index in trace.indices[step]}
+    case = f"k={interval}, Q=1, R=1"
+    assert values == {
+        (case, "of the data"): len(seen) / 24,
+        (case, "by the formula"): pytest.approx(formula),
+    }
+
+
+def test_reproduction_measures_every_variation_beside_unrelated_models() -> None:
+    values = found("reproduction", intervals=(1, 2))
+    one, other = by_hand(), by_hand(1)
+    for name in DISTANCES:
+        reference = distance(name, one[-1], other[-1])
+        assert values["unrelated models", f"d_ref {name}"] == pytest.approx(reference)
+        assert values["k=1, the same", name] == pytest.approx(0, abs=1e-12)
+        for interval, starts in ((1, range(7)), (2, range(0, 7, 2))):
+            errors = []
+            for start in starts:
+                model = fresh(0)
+                load_weights(model, {n: t.half().float() for n, t in one[start].items()})
+                for step in range(start, min(start + interval, 7)):
+                    sgd_step(model, batch_at(TRAINING, central_indices(TRAINING, step)), 0.3)
+                errors.append(distance(name, weights_of(model), one[min(start + interval, 7)]))
+            case = f"k={interval}, float16 checkpoints"
+            assert values[case, name] == pytest.approx(max(errors))
+            assert values[case, f"{name} / d_ref"] == pytest.approx(max(errors) / reference)
+    exact = ("the same", "2 threads", "permuted batch", "micro-batches", "other kernels")
+    for interval in (1, 2):
+        largest = max(values[f"k={interval}, {name}", "l2"] for name in exact)
+        delta = values[f"k={interval}, delta for l2", "delta"]
+        assert delta == pytest.approx(max(SAFETY * largest, LEAST))
+        assert delta < values[f"k={interval}, float16 checkpoints", "l2"]
+
+
+def test_single_steps_are_done_again_in_their_own_precision() -> None:
+    values = found("precision", batch_size=24)
+    assert values["bfloat16, the same", "largest l2"] == 0
+    with arithmetic("bfloat16"):
+        rough = train_centrally(TRAINING, 1).checkpoints[-1]
+    assert not equal(rough, by_hand()[-1])
+    sizes = found("batch_sizes", batch_sizes=(4, 8, 99))
+    assert sizes["the model", "parameters"] == 51
+    assert {case.split(",")[0] for case, _ in sizes} == {"the model", "b=4", "b=8", "b=24"}
+    for case in ("b=4, permuted batch", "b=24, micro-batches"):
+        assert 0 <= sizes[case, "mean l2"] <= sizes[case, "largest l2"]
+
+
+def test_places_to_recompute_from_are_spread_over_the_training() -> None:
+    assert _starts(7, 2) == [0, 2, 4, 6]
+    assert _starts(19, 1) == list(range(19))
+    assert _starts(40, 1) == list(range(0, 40, 2))
+    assert _starts(100, 5) == list(range(0, 100, 5))
+
+
+def test_initialisation_says_when_weights_are_told_from_fresh_ones(monkeypatch) -> None:
+    known = [weights_of(fresh(1000 + number)) for number in range(1, 4)]
+
+    def problem(weights: Weights, drawn: object) -> str | None:
+        begun = [number for number, own in enumerate(known) if equal(own, weights)]
+        if begun or any(equal(weights, weights_of(fresh(2000 + n))) for n in range(5, 20)):
+            return None
+        return "told"
+
+    monkeypatch.setattr(calibrate, "initial_problem", problem)
+    values = found("initialisation")
+    assert [values[f"training {n}", "first step told"] for n in (1, 2, 3)] == [1, 1, 1]
+    assert values["20 fresh models", "false alarms"] == 5 / 20
+    monkeypatch.setattr(calibrate, "initial_problem", lambda weights, drawn: None)
+    assert found("initialisation")["training 3", "first step told"] == 7
+    assert equal(calibrate._fresh(TRAINING)(4), weights_of(fresh(5)))
+
+
+def test_costs_are_the_share_beyond_training(monkeypatch) -> None:
+    clock = iter([0.0, 2.0, 2.0, 5.0, 10.0, 14.0, 14.0, 24.0, 30.0, 33.0, 33.0, 39.0])
+    monkeypatch.setattr(calibrate, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    assert found("costs") == {("k=3", "recording / training"): pytest.approx(3 / 2 - 1)}

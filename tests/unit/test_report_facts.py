@@ -1,0 +1,179 @@
+"""Figures in words, their colours, the command that makes them again, and axes that show no rounding."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import yaml
+from matplotlib.figure import Figure
+
+from fedsim.config.catalog import names
+from fedsim.core.interfaces import Metric
+from fedsim.metrics.facts import KNOWN, facts, facts_of, told
+from fedsim.report.figures import bars_figure, heat_figure, rounds_figure
+from fedsim.report.figures.style import (
+    BLIND,
+    BREACH,
+    CELL,
+    DARK,
+    INK,
+    LEAK,
+    PAPER,
+    PLAIN,
+    SOFT,
+    TRUE,
+    settle,
+)
+from fedsim.report.origin import command_of, defense_of, setting_of
+from fedsim.report.threat import batch_size
+from fedsim.storage.runfolder import RunFolder
+
+
+def test_every_metric_that_there_is_says_what_it_is() -> None:
+    for name in names("metric"):
+        own = KNOWN[name]
+        assert own.title != name, name
+        assert own.unit, name
+        assert own.definition, name
+        assert own.definition in own.in_full
+        assert own.direction in own.in_full
+
+
+def test_a_metric_of_others_says_it_through_the_summary() -> None:
+    class HitRate(Metric):
+        """Share of lucky hits."""
+
+        title = "hits"
+        unit = "share of shots"
+        bounded = True
+
+    kept = json.loads(json.dumps(told({"HitRate": HitRate(), "psnr": HitRate()})))
+    assert set(kept) == {"HitRate"}  # ours are known
+    assert facts("hit_rate", kept) == facts_of(HitRate(), "hit_rate")
+    assert facts("hit_rate", kept).said(0.25) == "25 %"
+    assert facts("hit_rate").title == "hit rate"  # nobody told
+    assert facts("hit_rate", {"hit_rate": "nonsense"}).title == "hit rate"
+    assert facts("x", {"x": {"title": 3, "nonsense": 1}}).title == "3"
+    assert asdict(facts("lnacc", {"lnacc": {"title": "lies"}})) == asdict(KNOWN["lnacc"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("irec", 1.0, "100 %"),
+        ("psnr", 23.456, "23.5 dB"),
+        ("lpips", 0.1234, "0.123"),
+        ("image_error", 0.0, "0"),
+    ],
+)
+def test_values_are_said_with_their_unit(name: str, value: float, said: str) -> None:
+    assert facts(name).said(value) == said
+
+
+def luminance(colour: str) -> float:
+    channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return sum(c * share for c, share in zip(linear, (0.2126, 0.7152, 0.0722), strict=True))
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_words_and_lines_of_figures_can_be_seen_by_day_and_by_night() -> None:
+    for ink in (INK, SOFT, CELL, LEAK, PLAIN, BLIND, BREACH):
+        assert contrast(ink, PAPER) >= 4.5, ink
+        assert contrast(DARK[ink], DARK[PAPER]) >= 4.5, ink
+    assert contrast(TRUE, PAPER) >= 3  # bars
+    assert contrast(DARK[TRUE], DARK[PAPER]) >= 3
+
+
+def reds(figure: Figure) -> int:
+    return sum(patch.get_facecolor()[:3] == red() for axes in figure.axes for patch in axes.patches)
+
+
+def red() -> tuple[float, ...]:
+    from matplotlib.colors import to_rgb
+
+    return to_rgb(LEAK)
+
+
+def test_red_is_what_beats_a_blind_guess() -> None:
+    bars = bars_figure(facts("irec"), ["a", "b", "c"], [0.9, 0.5, 0.1], [True] * 3, [0.5] * 3)
+    assert reds(bars) == 1
+    assert reds(bars_figure(facts("lpips"), ["a", "b"], [0.1, 0.9], [True] * 2, [0.5] * 2)) == 1
+    assert reds(bars_figure(facts("accuracy"), ["a"], [0.9], [True])) == 0
+    heat = heat_figure(facts("psnr"), ["a"], ["x", "y"], [[8.0, 9.0]], [["", ""]], 11.0)
+    assert [patch.get_alpha() for patch in heat.axes[0].patches] == [0, 0]  # nothing leaks: no colour
+    heat = heat_figure(facts("psnr"), ["a"], ["x", "y"], [[8.0, 19.0]], [["", ""]], 11.0)
+    assert [patch.get_alpha() for patch in heat.axes[0].patches] == [0, 0.8]
+
+
+def test_rounding_is_drawn_flat_and_differences_are_not() -> None:
+    def heights(values: list[float]) -> tuple[float, float]:
+        axes = Figure().subplots()
+        axes.plot(values)
+        settle(axes, values)
+        return axes.get_ylim()
+
+    low, high = heights([3.0, 3.0 + 1e-7, 3.0])
+    assert high - low > 0.5
+    assert low < 3 < high
+    low, high = heights([3.0, 3.1])
+    assert high - low < 0.2
+    low, high = heights([0.0, 0.0])
+    assert low < 0 < high
+    (axes,) = rounds_figure("loss", {1: 2.0, 2: 2.0 + 1e-9}).axes
+    assert axes.get_ylim()[1] - axes.get_ylim()[0] > 0.3
+
+
+def made(folder: Path, kind: str, config: dict[str, object]) -> tuple[RunFolder, dict[str, object]]:
+    run = RunFolder(folder)
+    run.begin(kind, yaml.safe_dump(config))
+    return run, config
+
+
+def test_the_command_makes_it_again(tmp_path: Path) -> None:
+    asked = {"choices": {"asked": ["attack=ilrg", "defense=[clip,noise]"]}}
+    run, config = made(tmp_path / "run", "run", asked)
+    assert command_of(run, {}, config) == "fedsim attack=ilrg 'defense=[clip,noise]'"
+    part, config = made(tmp_path / "part", "run", {"choices": {"asked": ["experiment=ilrg_table1"]}})
+    assert command_of(part, {}, config) == "fedsim kind=run experiment=ilrg_table1"
+    sweep, config = made(tmp_path / "sweep", "sweep", {"overrides": ["attack=ilrg,idlg"]})
+    assert command_of(sweep, {}, config) == "fedsim -m attack=ilrg,idlg"
+    grid, config = made(tmp_path / "grid", "comparison", {"common": []})
+    assert command_of(grid, {"asked": ["attack=[ilrg]"]}, config) == "fedsim compare 'attack=[ilrg]'"
+    games = {value: {"choices": {"asked": ["data=tiny", f"proof.steps={value}"]}} for value in "23"}
+    game, config = made(tmp_path / "game", "game", {"games": games})
+    assert command_of(game, {}, config) == "fedsim forge -m data=tiny proof.steps=2,3"
+    silent, config = made(tmp_path / "silent", "run", {"choices": {}})
+    assert command_of(silent, {}, config) == ""
+
+
+def test_what_was_asked_for_is_kept_and_no_setting(play_small) -> None:
+    folder = play_small("federation.rounds=1", "jobs=2")
+    config = yaml.safe_load(folder.config_text())
+    assert "federation.rounds=1" in config["choices"]["asked"]
+    assert "jobs=2" not in config["choices"]["asked"]
+    page = (folder.path / "report.html").read_text()
+    assert "fedsim data=synthetic" in page
+    assert "federation.rounds=1" in page.split("<h2>How it was made</h2>")[1]
+    assert folder.summary()["answer"].startswith("ilrg ")
+    assert folder.summary()["answer"].split(" (")[0] in page
+
+
+def test_names_and_facts() -> None:
+    one, other = (
+        {"choices": {"model": "fcn3", "data": "mnist"}},
+        {"choices": {"model": "mlp", "data": "mnist"}},
+    )
+    assert setting_of([one]) == "fcn3 on mnist"
+    assert setting_of([one, other]) == "2 models on mnist"
+    assert setting_of([{}]) == ""
+    assert defense_of({"defense": {"clip": {}, "noise": {}}}) == "clip then noise"
+    assert batch_size(400, {30}) == "30 examples (400 were asked for)"
+    assert batch_size(24, {24}) == "24 examples"
+    assert batch_size(24, {12, 24}) == "12 to 24 examples"
+    assert batch_size(24, ()) == "24"
