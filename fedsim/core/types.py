@@ -118,6 +118,7 @@ class Reconstruction:
     labels: Tensor | None = None  # (N,) int64: of each of these images
     class_presence: Tensor | None = None  # (num_classes,) bool: which classes are in the batch
     class_counts: Tensor | None = None  # (num_classes,) int64: how many of each
+    count_bounds: Tensor | None = None  # (2, num_classes) int64: fewest and most of each class
     embeddings: Tensor | None = None  # (num_classes, features): mean inputs of the last layer, by class
     embedding_layer: str | None = None  # a name: `embeddings` are (N, features), inputs of this linear layer
     probabilities: Tensor | None = None  # (num_classes, num_classes): mean softmax of each class's examples
@@ -137,6 +138,15 @@ class Reconstruction:
             raise FedsimError(
                 "class_counts: expected one int64 for each class, "
                 f"got {self.class_counts.dtype} {tuple(self.class_counts.shape)}"
+            )
+        if self.count_bounds is not None and (
+            self.count_bounds.ndim != 2
+            or len(self.count_bounds) != 2
+            or self.count_bounds.dtype != torch.int64
+        ):
+            raise FedsimError(
+                "count_bounds: expected int64 (2, number of classes), "
+                f"got {self.count_bounds.dtype} {tuple(self.count_bounds.shape)}"
             )
         if self.class_presence is not None and (
             self.class_presence.ndim != 1 or self.class_presence.dtype != torch.bool

@@ -7,16 +7,17 @@ from torch import Tensor
 
 from fedsim.attacks.privacy.exact.behind import Behind
 from fedsim.attacks.privacy.exact.certificates import NoisySpace, judge, noisy_spaces
+from fedsim.attacks.privacy.exact.deflation import deflated, solved_inputs
 from fedsim.attacks.privacy.exact.kinks import kinked_errors
-from fedsim.attacks.privacy.exact.newton import newton
+from fedsim.attacks.privacy.exact.newton import descend, error_equations
 from fedsim.attacks.privacy.exact.search import anneal, error_loss, random_points, random_widths
 from fedsim.attacks.privacy.exact.spaces import Spaces, spaces
-from fedsim.attacks.privacy.least_squares import fit
 from fedsim.attacks.privacy.matching.linear_layers import LinearLayer
 
 NEAR = 0.05  # squared share of an error outside its space that is worth a look
 SAME = 0.1  # of a typical output's length: ends of the search nearer than this are one example
 PARALLEL = 1 - 1e-5  # cosine of the errors of one example
+NEWTON = 15  # steps to float precision where errors are smooth
 CONTRAST = 0.1  # residual of an error against the next best of the same mask
 
 
@@ -67,21 +68,16 @@ class ErrorPeel:
         """Whether errors do not change between kinks: then they are found by the sides of these."""
         return all(act.kinked for act, _, _ in self.behind.steps) and bool(self.behind.steps)
 
-    def rest(self) -> Tensor:
-        """Return the gradient without the found errors: its rows span the examples that are left.
-
-        Nothing needs to be known of their inputs for that.
-        """
-        if not len(self):
-            return self.gradient
-        known = torch.linalg.qr(self.errors.T)[0]
-        left: Tensor = self.gradient - known @ (known.T @ self.gradient)
-        return left
-
     def search(self, starts: int, steps: int, random: torch.Generator) -> int:
         """Look for examples that are left, from random starts; return how many new ones were found."""
         before, left = len(self), self.size - len(self)
-        here = spaces(self.rest(), self.weight, left, self.columns.basis, ones=self.basis[:, -1])
+        here = spaces(
+            deflated(self.gradient, self.errors),
+            self.weight,
+            left,
+            self.columns.basis,
+            ones=self.basis[:, -1],
+        )
         starts = starts if left > 1 else self.classes  # one that is left has no coordinate but its label
         labels = torch.randint(self.classes, (starts,), generator=random)
         labels[: min(starts, self.classes)] = torch.arange(self.classes)[:starts]
@@ -104,7 +100,7 @@ class ErrorPeel:
             errors, labels, residuals = found.errors, found.labels, found.residuals
             likely = found.valid & (found.contrasts < CONTRAST)
         else:
-            points = newton(here, self.behind, points, labels)
+            points, _ = descend(error_equations(here, self.behind, labels), points, NEWTON)
             errors = self.behind.errors(here.outputs(points), labels).detach()
             errors = errors / errors.norm(dim=1, keepdim=True).clamp(min=1e-300)
             residuals, likely = here.outside(errors).norm(dim=1), torch.ones(len(points), dtype=torch.bool)
@@ -120,26 +116,8 @@ class ErrorPeel:
                 self.residuals.append(float(residuals[place]))
 
     def inputs(self) -> tuple[Tensor, Tensor]:
-        """Return the inputs (found, size), and the lengths of their errors in the gradient.
-
-        G = D^T X: with all errors known, X follows. With some missing, it follows but for the span of the
-        inputs that are missing, and there the search's own points stand in.
-        """
-        missing = self.near.new_empty(0, self.size)
-        if len(self) < self.size:
-            missing = torch.linalg.svd(self.rest(), full_matrices=False)[2][: self.size - len(self)]
-        beside = torch.eye(self.size, dtype=self.near.dtype) - missing.T @ missing
-        scaled = fit(self.errors.T, self.gradient @ beside)
-        if not len(missing):
-            lengths = scaled @ self.basis[:, -1]
-            return scaled / lengths[:, None], lengths
-        shadows = self.near @ beside
-        lengths = (scaled * shadows).sum(dim=1) / shadows.square().sum(dim=1).clamp(min=1e-300)
-        lengths = torch.where(lengths.abs() > 0, lengths, torch.ones_like(lengths))
-        found = scaled / lengths[:, None] + self.near @ missing.T @ missing
-        ones = found @ self.basis[:, -1]
-        usable = (ones.abs() > 0.1)[:, None] & found.isfinite().all(dim=1, keepdim=True)
-        return torch.where(usable, found / ones[:, None], self.near), lengths
+        """Return the inputs (found, size), and the lengths of their errors in the gradient."""
+        return solved_inputs(self.gradient, self.errors, self.near, self.basis[:, -1])
 
 
 def _distinct(outputs: Tensor, labels: Tensor, order: list[int], distance: float) -> list[int]:

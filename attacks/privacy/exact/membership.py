@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from fedsim.attacks.privacy.exact.newton import descend
 from fedsim.attacks.privacy.exact.search import Loss, relative
 from fedsim.attacks.privacy.exact.spaces import spaces
 from fedsim.attacks.privacy.matching.linear_layers import Between, row_space
@@ -41,20 +42,7 @@ class Membership:
 
     def descend(self, points: Tensor, steps: int) -> tuple[Tensor, Tensor]:
         """Take damped Gauss-Newton steps from all points at once; return them with relative residuals."""
-        damping = points.new_full((len(points),), 0.1)
-        losses, squares, slopes = self._normal_equations(points)
-        identity = torch.eye(points.shape[1], dtype=points.dtype)
-        for _ in range(steps):
-            ridge = damping * squares.diagonal(dim1=1, dim2=2).mean(dim=1)
-            moved = points - torch.linalg.solve(squares + ridge[:, None, None] * identity, slopes)
-            new_losses, new_squares, new_slopes = self._normal_equations(moved)
-            better = new_losses < losses
-            points = torch.where(better[:, None], moved, points)
-            losses = torch.where(better, new_losses, losses)
-            squares = torch.where(better[:, None, None], new_squares, squares)
-            slopes = torch.where(better[:, None], new_slopes, slopes)
-            damping = torch.where(better, damping / 5, damping * 3).clamp(1e-12, 1e8)
-        return points, losses.sqrt()
+        return descend(self._normal_equations, points, steps)
 
     def _normal_equations(self, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         values = self.first.outputs(points)

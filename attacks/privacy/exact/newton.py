@@ -1,52 +1,53 @@
-"""Damped Gauss-Newton on errors that depend smoothly on an example: float precision from nearby."""
+"""Damped Gauss-Newton from many points at once; each takes only steps that help."""
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.func import jvp, vmap
 
 from fedsim.attacks.privacy.exact.behind import Behind
-from fedsim.attacks.privacy.exact.search import relative
 from fedsim.attacks.privacy.exact.spaces import Spaces
 
-STEPS = 15
+# Of points (N, unknowns): squared relative residuals (N,), J J^T (N, unknowns, unknowns), J gap (N, unknowns).
+Equations = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
-def newton(spaces: Spaces, behind: Behind, points: Tensor, labels: Tensor, steps: int = STEPS) -> Tensor:
-    """Move points so that their errors lie in the column space; each takes only steps that help."""
-    damping = points.new_full((len(points),), 1e-2)
-    losses = _losses(spaces, behind, points, labels)
+def descend(equations: Equations, points: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """Take steps from all points; return where they end, with relative residuals."""
+    damping = points.new_full((len(points),), 0.1)
+    losses, squares, slopes = equations(points)
     identity = torch.eye(points.shape[1], dtype=points.dtype)
     for _ in range(steps):
-        errors, slopes = _errors_and_slopes(spaces, behind, points, labels)
-        gaps, slants = spaces.outside(errors), spaces.outside(slopes)
-        squares = slants @ slants.mT
-        ridge = damping * squares.diagonal(dim1=1, dim2=2).mean(dim=1).clamp(min=1e-300)
-        downhill = (slants @ gaps[:, :, None])[:, :, 0]
-        moved = points - torch.linalg.solve(squares + ridge[:, None, None] * identity, downhill)
-        moved = torch.where(moved.isfinite().all(dim=1, keepdim=True), moved, points)
-        now = _losses(spaces, behind, moved, labels)
-        better = now < losses
-        points, losses = torch.where(better[:, None], moved, points), torch.where(better, now, losses)
-        damping = torch.where(better, damping / 10, damping * 4).clamp(1e-14, 1e8)
-    return points
+        ridge = (damping * squares.diagonal(dim1=1, dim2=2).mean(dim=1)).clamp(min=1e-300)
+        moved = points - torch.linalg.solve(squares + ridge[:, None, None] * identity, slopes)
+        new_losses, new_squares, new_slopes = equations(moved)
+        better = new_losses < losses  # false where the step led out of all numbers
+        points = torch.where(better[:, None], moved, points)
+        losses = torch.where(better, new_losses, losses)
+        squares = torch.where(better[:, None, None], new_squares, squares)
+        slopes = torch.where(better[:, None], new_slopes, slopes)
+        damping = torch.where(better, damping / 5, damping * 3).clamp(1e-12, 1e8)
+    return points, losses.sqrt()
 
 
-def _losses(spaces: Spaces, behind: Behind, points: Tensor, labels: Tensor) -> Tensor:
-    errors = behind.errors(spaces.outputs(points), labels).detach()
-    return relative(spaces.outside(errors), errors)
+def error_equations(spaces: Spaces, behind: Behind, labels: Tensor) -> Equations:
+    """Return the equations of examples whose errors, smooth in the example, lie in the column space."""
 
+    def equations(points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        outputs = spaces.outputs(points)
 
-def _errors_and_slopes(
-    spaces: Spaces, behind: Behind, points: Tensor, labels: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return errors (N, units), and their derivatives (N, rank - 1, units) by the coordinates."""
-    outputs = spaces.outputs(points)
+        def errors(values: Tensor) -> Tensor:
+            return behind.slope_of_loss(values, labels)
 
-    def errors(values: Tensor) -> Tensor:
-        return behind.slope_of_loss(values, labels)
+        def along(direction: Tensor) -> Tensor:
+            derived: Tensor = jvp(errors, (outputs,), (direction.expand_as(outputs),))[1]
+            return derived
 
-    def along(direction: Tensor) -> Tensor:
-        derived: Tensor = jvp(errors, (outputs,), (direction.expand_as(outputs),))[1]
-        return derived
+        own = errors(outputs)
+        gaps, slants = spaces.outside(own), spaces.outside(vmap(along)(spaces.slant).transpose(0, 1))
+        lengths = own.square().sum(dim=1).clamp(min=1e-300)
+        slopes = (slants @ gaps[:, :, None])[:, :, 0]
+        return gaps.square().sum(dim=1) / lengths, slants @ slants.mT, slopes
 
-    return errors(outputs), vmap(along)(spaces.slant).transpose(0, 1)
+    return equations

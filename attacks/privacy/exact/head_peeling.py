@@ -1,0 +1,163 @@
+"""Every example's features and label, exactly, from the last layer's gradient of any network.
+
+What leaks: the label of every example, so the counts of all classes, and its features: what enters the last
+    linear layer. Behind any network, trained or not.
+Paper: none; the class means of iLRG (Ma et al., ICLR 2023) become single examples.
+Assumes: softmax cross-entropy, a linear last layer with a bias, one gradient step; at most about half as many
+    examples as classes, and as many features.
+Fails: with more examples than that; on examples without loss, which leave nothing and are called unseen;
+    behind noise that hides the smallest singular values.
+
+[G | g] = D^T [F | 1] with the rows p - e_y of D: an example is a point f of the row space (K - 1 unknowns and
+the label) whose error lies in the column space (C - K - 1 equations). Damped Gauss-Newton from the quotients
+G_y / g_y finds it, helped by what features cannot be, negative, where the network says so. A found example's
+error is projected out of the gradient, and the search goes on in a smaller space. Of those not found, K g_j =
+sum p_j - n_j bounds the counts from below: where the bounds sum to what is missing, they are the counts.
+"""
+
+import dataclasses
+import logging
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fedsim.attacks.privacy import claims
+from fedsim.attacks.privacy.exact.head_peel import HeadPeel
+from fedsim.attacks.privacy.matching.linear_layers import LinearLayer, linear_layer
+from fedsim.core import progress, settings
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Attack
+from fedsim.core.randomness import generator
+from fedsim.core.types import Interrupted, Observation, Reconstruction, Task
+from fedsim.models.last_linear import last_linear_name, layer_inputs
+
+log = logging.getLogger(__name__)
+PATIENCE = 3  # rounds of starts without a new example before the search ends
+FEW = 8  # examples left: starts are cheap
+CLEAR = 10.0  # of a singular value of an example over those of rounding
+PROBES = 32  # random images that show whether features can be negative
+
+
+class HeadPeeling(Attack):
+    """Exact labels and features of every example, from the last layer alone."""
+
+    def __init__(self, *, starts: int = 2, seconds: float | None = None, seed: int = 0) -> None:
+        """Set the starts of a round for each class."""
+        self.starts = settings.whole("attack.starts", starts)
+        self.seconds = settings.seconds("attack.seconds", seconds)
+        self.seed = seed
+
+    def check(self, model: nn.Module, task: Task) -> None:
+        """Refuse a model that does not end in a linear layer with a bias."""
+        last_linear_name(model, task.input_shape)
+
+    def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
+        """Recover labels and features, one example after another."""
+        started, observation = time.perf_counter(), claims.checked(observations[-1])
+        layer, size, different = head(model, task, observation)
+        if (room := _room(layer)) < different:
+            raise FedsimError(
+                f"head_peeling: expected at most {room} different examples, for {len(layer.weight)} classes and "
+                f"{layer.weight.shape[1]} features, got {different}. Remedy: attack=labels; smaller batches."
+            )
+        claims.expect_room(len(layer.weight) * different * (len(layer.weight) + different), "starts")
+        nonnegative = _nonnegative(model, task, observation, layer.name)
+        peel = HeadPeel.of(layer, size, different, nonnegative=nonnegative)
+        interrupted = False
+        try:
+            self._search(peel, observation, started + self.seconds)
+        except KeyboardInterrupt:
+            interrupted = True
+        peel.settle()
+        guess = _shown(task, layer, peel)
+        guess = dataclasses.replace(guess, seconds=time.perf_counter() - started)
+        if interrupted:
+            raise Interrupted(guess)
+        return guess
+
+    def _search(self, peel: HeadPeel, observation: Observation, deadline: float) -> None:
+        random, idle = generator(self.seed, "head_peeling", observation.round, observation.client), 0
+        with progress.bar("peeling", peel.different) as advance:
+            while len(peel) < peel.different and idle < PATIENCE and time.perf_counter() < deadline:
+                few = 4 if peel.different - len(peel) <= FEW else 1
+                fresh = peel.search(self.starts * (1 + idle) * few, 0.5 * (1 + idle), random, sure=idle == 0)
+                idle = 0 if fresh else idle + 1
+                advance(len(peel))
+
+
+def head(model: nn.Module, task: Task, observation: Observation) -> tuple[LinearLayer, int, int]:
+    """Return the last layer with its mean gradient, the batch size, and how many examples differ."""
+    factor = claims.gradient_factor(observation)
+    if (observation.local_steps or 1) > 1 and observation.kind != "gradient":
+        raise FedsimError(
+            f"head_peeling reads one gradient step, and the client took {observation.local_steps}. "
+            "Remedy: attack=fedavg_peeling for fully connected models; attack=labels."
+        )
+    layer = linear_layer(last_linear_name(model, task.input_shape), observation, None)
+    layer = dataclasses.replace(
+        layer, weight_gradient=layer.weight_gradient * factor, bias_gradient=layer.bias_gradient * factor
+    )
+    if not bool(layer.augmented.any()):
+        raise FedsimError(
+            "the last layer's gradient is zero: no example leaves anything in it. Remedy: distrust this client."
+        )
+    size = observation.num_examples or layer.rank
+    if size is None:
+        raise FedsimError(
+            "the gradient does not show how many examples it is of. "
+            "Remedy: add num_examples to federation.disclose."
+        )
+    return layer, size, _different(layer, size)
+
+
+def _different(layer: LinearLayer, size: int) -> int:
+    """Return how many examples stand out of the rounding that singular values behind the batch size show."""
+    values = torch.linalg.svdvals(layer.augmented)
+    if size >= len(values) - 1:  # the rows sum to zero: the last value is none
+        return size
+    return max(1, int((values[:size] > CLEAR * values[size]).sum()))
+
+
+def has_room(layer: LinearLayer, different: int) -> bool:
+    """Say whether so many examples leave more equations than each has unknowns."""
+    return different <= _room(layer)
+
+
+def _room(layer: LinearLayer) -> int:
+    """Return how many examples there may be: K - 1 unknowns for C - K - 1 equations, in so many features."""
+    classes, features = layer.weight.shape
+    return max(1, min((classes - 1) // 2, features))
+
+
+def _nonnegative(model: nn.Module, task: Task, observation: Observation, name: str) -> bool:
+    """Say whether features are never below zero, as behind a ReLU: by random images."""
+    images = torch.rand(PROBES, *task.input_shape, generator=torch.Generator().manual_seed(0))
+    features, _ = layer_inputs(model, name, observation.sent, images)
+    return bool((features >= 0).all())
+
+
+def _shown(task: Task, layer: LinearLayer, peel: HeadPeel) -> Reconstruction:
+    """Return the examples, the counts of what was seen, and the bounds of the rest."""
+    seen = torch.zeros(task.num_classes, dtype=torch.int64).index_add(0, peel.labels, peel.copies)
+    least = peel.at_least() if int(seen.sum()) < peel.size else torch.zeros_like(seen)
+    unseen = peel.size - int(seen.sum()) - int(least.sum())
+    if unseen:
+        log.warning("%d of %d examples were not seen: their labels are not told", unseen, peel.size)
+    counts = seen + least
+    residuals = peel.residuals or [1.0]
+    return Reconstruction(
+        class_counts=counts,
+        class_presence=counts > 0,
+        count_bounds=torch.stack([counts, counts + max(0, unseen)]),
+        labels=peel.labels.repeat_interleave(peel.copies),
+        embeddings=_repeated(peel.near @ peel.basis[:, :-1], peel.copies).float(),
+        embedding_layer=layer.name,
+        certified=_repeated(peel.certified(), peel.copies),
+        residual=max(residuals),
+    )
+
+
+def _repeated(rows: Tensor, copies: Tensor) -> Tensor:
+    return rows.repeat_interleave(copies, dim=0)

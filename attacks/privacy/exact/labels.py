@@ -1,0 +1,103 @@
+"""The counts of every class by the strongest means for what was observed, with what is certain of them.
+
+What leaks: how many examples each class has, and for each class the fewest and the most there can be.
+Paper: none; chooses between this laboratory's exact attacks and label restoration (Ma et al., ICLR 2023).
+Assumes: softmax cross-entropy, a linear last layer with a bias.
+Fails: as the one that it chose; between the bounds of a count nothing is certain.
+
+The rule, first that applies: (1) where the bounds n_j >= -K g_j add up to K, they are the counts; (2)
+head_peeling, where the batch has at most half as many examples as there are classes; (3) peeling, where two
+linear layers lead up to the logits and the first has twice as many units as examples; (4) `otherwise`, whose
+counts are moved into the bounds. An attack that does not find every example makes room for the next.
+"""
+
+import dataclasses
+import logging
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fedsim.attacks.privacy import claims
+from fedsim.attacks.privacy.exact.head_peel import at_least
+from fedsim.attacks.privacy.exact.head_peeling import HeadPeeling
+from fedsim.attacks.privacy.exact.peeling import Peeling
+from fedsim.attacks.privacy.labels.last_layer import last_layer
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Attack
+from fedsim.core.types import Observation, Reconstruction, Task
+from fedsim.models.last_linear import last_linear_name
+
+log = logging.getLogger(__name__)
+
+
+class Labels(Attack):
+    """Class counts by the strongest attack for what was observed, each with its bounds."""
+
+    def __init__(self, *, otherwise: Attack, seconds: float | None = None, seed: int = 0) -> None:
+        """Set the attack for batches that nothing exact reaches, and the time of each exact one."""
+        self.otherwise = otherwise
+        self.exact = (HeadPeeling(seconds=seconds, seed=seed), Peeling(seconds=seconds, seed=seed))
+
+    def check(self, model: nn.Module, task: Task) -> None:
+        """Refuse a model that does not end in a linear layer with a bias."""
+        last_linear_name(model, task.input_shape)
+
+    def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
+        """Restore the counts by the first means that accounts for every example."""
+        started, observation = time.perf_counter(), claims.checked(observations[-1])
+        bounds = count_bounds(model, task, observation)
+        guess = self._chosen(model, task, observations, bounds)
+        return dataclasses.replace(guess, seconds=time.perf_counter() - started)
+
+    def _chosen(
+        self, model: nn.Module, task: Task, observations: Sequence[Observation], bounds: Tensor | None
+    ) -> Reconstruction:
+        if bounds is not None and bool((bounds[0] == bounds[1]).all()):
+            log.info("the bias gradient alone bounds every count")
+            return _counted(bounds[0], bounds)
+        size = observations[-1].num_examples
+        for attack in self.exact:
+            try:
+                attack.check(model, task)
+                guess = attack.run(model, task, observations)
+            except FedsimError as error:
+                log.info("%s: %s", type(attack).__name__, error)
+                continue
+            if guess.class_counts is not None and int(guess.class_counts.sum()) == (size or -1):
+                return _counted(guess.class_counts, torch.stack([guess.class_counts] * 2))
+        guess = self.otherwise.run(model, task, observations)
+        if guess.class_counts is None or bounds is None:
+            return guess
+        return _counted(within(guess.class_counts, bounds), bounds)
+
+
+def count_bounds(model: nn.Module, task: Task, observation: Observation) -> Tensor | None:
+    """Return the fewest and the most examples of each class (2, C) that a mean gradient admits.
+
+    K g_j = sum p_j - n_j with no p_j below zero bounds n_j from below, and what the others leave from above.
+    None: of several local steps, of an undisclosed batch size, or behind a defense.
+    """
+    several = observation.kind == "update" and (observation.local_steps or 1) > 1
+    if several or observation.num_examples is None or observation.defense is not None:
+        return None
+    size = observation.num_examples
+    fewest = at_least(size * last_layer(model, task, observation).bias_gradient, size)
+    return torch.stack([fewest, fewest + size - int(fewest.sum())])
+
+
+def within(counts: Tensor, bounds: Tensor) -> Tensor:
+    """Move counts into their bounds, and what that takes or leaves from or to those with most room."""
+    moved = counts.clamp(min=bounds[0], max=bounds[1])
+    while (over := int(moved.sum()) - int(counts.sum())) > 0:
+        room = moved - bounds[0]
+        if not bool((room > 0).any()):
+            break
+        place = int(room.argmax())
+        moved[place] -= min(over, int(room[place]))
+    return moved
+
+
+def _counted(counts: Tensor, bounds: Tensor) -> Reconstruction:
+    return Reconstruction(class_counts=counts, class_presence=counts > 0, count_bounds=bounds)
