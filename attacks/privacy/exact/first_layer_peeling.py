@@ -67,8 +67,8 @@ class FirstLayerPeeling(Attack):
         self.check(model, task)
         started, observation = time.perf_counter(), claims.checked(observations[-1])
         layers, between = linear_chain(model, task, observation)
-        first, rank = layers[0], layers[0].rank
-        size = observation.num_examples or rank
+        first = layers[0]
+        size = observation.num_examples or first.rank
         if size is None:
             raise FedsimError(
                 "the gradient does not show how many examples it is of. "
@@ -76,7 +76,7 @@ class FirstLayerPeeling(Attack):
             )
         if first.task_shape is not None:
             claims.expect_images(size, task)
-        different = size if rank is None else min(size, rank)
+        different = first.different(size)
         first.expect_room(different, each=2)
         if not bool(first.augmented.any()):
             raise FedsimError(

@@ -151,7 +151,8 @@ class HeadPeel:
         points = whole.points(self.near @ self.weight.T)
         noise = torch.maximum(expected, residuals)
         blurred = self._blur(whole, points, self.labels, noise, whole.directions.expand(len(points), -1, -1))
-        return judged.certified & (blurred < CLEAR * self.near.norm(dim=1))
+        sure: Tensor = judged.certified & (blurred < CLEAR * self.near.norm(dim=1))
+        return sure
 
     def _blur(self, whole: Spaces, points: Tensor, labels: Tensor, noise: Tensor, readers: Tensor) -> Tensor:
         """Return the deviation that noise in the residuals makes in what is read off points.
@@ -162,7 +163,8 @@ class HeadPeel:
         inverse = torch.linalg.pinv(squares, rtol=1e-14, hermitian=True)
         variance = (readers * (inverse @ readers)).sum(dim=(1, 2))
         freedom = max(1, len(self.gradient) - 1 - self.different)
-        return noise * (variance.clamp(min=0) / freedom).sqrt()
+        deviation: Tensor = noise * (variance.clamp(min=0) / freedom).sqrt()
+        return deviation
 
     def _judged(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return what of examples' errors lies outside, relatively, and what noise would leave there."""
@@ -173,13 +175,13 @@ class HeadPeel:
         return outside, self.columns.expected_residuals(shares) + rounding
 
     def _keep_sure(self, outputs: Tensor, labels: Tensor, limits: tuple[float, float]) -> None:
-        """Go from these to examples of the whole gradient, which carries no subtraction; keep the sure ones."""
+        """Go on to examples of the whole gradient, which nothing was subtracted from; keep the sure ones."""
         whole = self._spaces(self.gradient, self.different)
         points, _ = descend(self._equations(whole, labels), whole.points(outputs), FINE)
         inputs, outputs = whole.inputs(points), whole.outputs(points)
         residuals, expected = self._judged(inputs, labels)
         errors = softmax_error(outputs, labels)
-        # [G | g] = D^T [F | 1], so an input is 1 on its own error through the pseudo-inverse; of n equal, 1 / n.
+        # [G | g] = D^T [F | 1]: an input is 1 on its own error through the pseudo-inverse; of n equal, 1 / n.
         weights = (inputs @ self.inverse * errors / self.size).sum(dim=1)
         spare = self.size - int(self.copies.sum()) - (self.different - len(self))
         copies = (1 / weights).nan_to_num(1.0).round().clamp(1, 1 + max(0, spare))
@@ -277,7 +279,7 @@ def _distinct(outputs: Tensor, labels: Tensor, residuals: Tensor, distance: floa
     kept = dict[int, list[int]]()
     for place in residuals.argsort().tolist():
         same = kept.setdefault(int(labels[place]), [])
-        if residuals[place] < NEAR and len(same) < AT_ONCE:
-            if all(float((outputs[place] - outputs[other]).norm()) > distance for other in same):
-                same.append(place)
+        new = all(float((outputs[place] - outputs[other]).norm()) > distance for other in same)
+        if residuals[place] < NEAR and len(same) < AT_ONCE and new:
+            same.append(place)
     return [place for places in kept.values() for place in places]

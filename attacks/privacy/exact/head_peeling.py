@@ -36,7 +36,6 @@ from fedsim.models.last_linear import last_linear_name, layer_inputs
 log = logging.getLogger(__name__)
 PATIENCE = 3  # rounds of starts without a new example before the search ends
 FEW = 8  # examples left: starts are cheap
-CLEAR = 10.0  # of a singular value of an example over those of rounding
 PROBES = 32  # random images that show whether features can be negative
 
 
@@ -59,8 +58,9 @@ class HeadPeeling(Attack):
         layer, size, different = head(model, task, observation)
         if (room := _room(layer)) < different:
             raise FedsimError(
-                f"head_peeling: expected at most {room} different examples, for {len(layer.weight)} classes and "
-                f"{layer.weight.shape[1]} features, got {different}. Remedy: attack=labels; smaller batches."
+                f"head_peeling: expected at most {room} different examples, for {len(layer.weight)} classes "
+                f"and {layer.weight.shape[1]} features, got {different}. "
+                "Remedy: attack=labels; smaller batches."
             )
         claims.expect_room(len(layer.weight) * different * (len(layer.weight) + different), "starts")
         nonnegative = _nonnegative(model, task, observation, layer.name)
@@ -101,7 +101,8 @@ def head(model: nn.Module, task: Task, observation: Observation) -> tuple[Linear
     )
     if not bool(layer.augmented.any()):
         raise FedsimError(
-            "the last layer's gradient is zero: no example leaves anything in it. Remedy: distrust this client."
+            "the last layer's gradient is zero: no example leaves anything in it. "
+            "Remedy: distrust this client."
         )
     size = observation.num_examples or layer.rank
     if size is None:
@@ -109,20 +110,7 @@ def head(model: nn.Module, task: Task, observation: Observation) -> tuple[Linear
             "the gradient does not show how many examples it is of. "
             "Remedy: add num_examples to federation.disclose."
         )
-    return layer, size, _different(layer, size)
-
-
-def _different(layer: LinearLayer, size: int) -> int:
-    """Return how many examples stand out of the rounding that singular values behind the batch size show."""
-    values = torch.linalg.svdvals(layer.augmented)
-    if size >= len(values) - 1:  # the rows sum to zero: the last value is none
-        return size
-    return max(1, int((values[:size] > CLEAR * values[size]).sum()))
-
-
-def has_room(layer: LinearLayer, different: int) -> bool:
-    """Say whether so many examples leave more equations than each has unknowns."""
-    return different <= _room(layer)
+    return layer, size, layer.different(size)
 
 
 def _room(layer: LinearLayer) -> int:

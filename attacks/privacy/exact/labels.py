@@ -65,6 +65,8 @@ class Labels(Attack):
             except FedsimError as error:
                 log.info("%s: %s", type(attack).__name__, error)
                 continue
+            if guess.count_bounds is not None and bounds is not None:
+                bounds = narrower(bounds, guess.count_bounds)
             if guess.class_counts is not None and int(guess.class_counts.sum()) == (size or -1):
                 return _counted(guess.class_counts, torch.stack([guess.class_counts] * 2))
         guess = self.otherwise.run(model, task, observations)
@@ -85,6 +87,12 @@ def count_bounds(model: nn.Module, task: Task, observation: Observation) -> Tens
     size = observation.num_examples
     fewest = at_least(size * last_layer(model, task, observation).bias_gradient, size)
     return torch.stack([fewest, fewest + size - int(fewest.sum())])
+
+
+def narrower(one: Tensor, other: Tensor) -> Tensor:
+    """Return what two bounds say together; where they contradict each other, the first alone counts."""
+    both = torch.stack([torch.maximum(one[0], other[0]), torch.minimum(one[1], other[1])])
+    return both if bool((both[0] <= both[1]).all()) else one
 
 
 def within(counts: Tensor, bounds: Tensor) -> Tensor:

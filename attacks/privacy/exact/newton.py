@@ -9,7 +9,7 @@ from torch.func import jvp, vmap
 from fedsim.attacks.privacy.exact.behind import Behind
 from fedsim.attacks.privacy.exact.spaces import Spaces
 
-# Of points (N, unknowns): squared relative residuals (N,), J J^T (N, unknowns, unknowns), J gap (N, unknowns).
+# Of points (N, n): squared relative residuals (N,), J J^T (N, n, n), J gap (N, n).
 Equations = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
 
 

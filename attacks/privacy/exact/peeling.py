@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.exact.behind import behind, read_labels
 from fedsim.attacks.privacy.exact.peel import Peel
-from fedsim.attacks.privacy.exact.shown import reconstruction
+from fedsim.attacks.privacy.exact.shown import bounds_beside, reconstruction
 from fedsim.attacks.privacy.matching.linear_layers import Between, LinearLayer, linear_chain, linear_names
 from fedsim.core import progress, settings
 from fedsim.core.errors import FedsimError
@@ -81,8 +81,8 @@ class Peeling(Attack):
         started = time.perf_counter()
         observation = claims.checked(observations[-1])
         layers, between = linear_chain(model, task, observation)
-        first, rank = layers[0], layers[0].rank
-        size = observation.num_examples or rank
+        first = layers[0]
+        size = observation.num_examples or first.rank
         if size is None:
             raise FedsimError(
                 "the gradient does not show how many examples it is of. "
@@ -90,7 +90,7 @@ class Peeling(Attack):
             )
         if first.task_shape is not None:  # equal images are shown as often as they are there
             claims.expect_images(size, task)
-        different = size if rank is None else min(size, rank)  # equal images are one
+        different = first.different(size)  # equal images are one
         if different > 1 and len(layers) < 2:
             raise FedsimError(
                 "peeling a batch needs two linear layers in a row, and the model has one. Remedy: attack=ig."
@@ -116,13 +116,15 @@ class Peeling(Attack):
             )
         if len(peel) < different:
             log.warning("found %d of %d inputs of layer %r", len(peel), different, first.name)
+        labels, bounds = _labels(model, task, observation, layers, between, peel, size)
         shown = reconstruction(
             task,
             first,
             peel.inputs,
-            labels=_labels(model, task, observation, layers, between, peel, size),
+            labels=labels,
             certified=torch.tensor(peel.certified),
             size=size,
+            bounds=bounds,
         )
         guess = dataclasses.replace(shown, residual=peel.residual, seconds=time.perf_counter() - started)
         if interrupted:
@@ -148,14 +150,14 @@ def _labels(
     between: Sequence[Between],
     peel: Peel,
     size: int,
-) -> tuple[Tensor, Tensor] | None:
-    """Read labels and copies from the errors, where the chain of linear layers leads up to the logits."""
+) -> tuple[tuple[Tensor, Tensor] | None, Tensor | None]:
+    """Read labels with copies, and bounds of all counts, where linear layers lead up to the logits."""
     if not linear_names(model, task).ends_with_logits:
-        return None
-    errors = peel.errors * (
-        1.0 if observation.kind == "gradient" else -1 / (observation.learning_rate or 1.0)
-    )
-    outputs = peel.found @ peel.weight.T
-    labels, copies = read_labels(behind(layers, between), outputs, errors, size)
+        return None, None
     told = observation.kind == "gradient" or observation.learning_rate is not None
-    return labels, copies if told else torch.ones_like(copies)
+    scale = 1.0 if observation.kind == "gradient" else -1 / (observation.learning_rate or 1.0)
+    outputs, rest = peel.found @ peel.weight.T, behind(layers, between)
+    labels, copies = read_labels(rest, outputs, peel.errors * scale, size)
+    if not told:
+        return (labels, torch.ones_like(copies)), None
+    return (labels, copies), bounds_beside(layers[-1], scale, rest.logits(outputs), (labels, copies), size)

@@ -12,6 +12,7 @@ from fedsim.core.errors import FedsimError
 from fedsim.core.types import Observation, Task
 
 ROUNDING = 1e-7  # of float32, relative to the largest singular value
+STANDS_OUT = 10.0  # an example's singular value over the largest of noise
 CLEAR_GAP = 100.0  # between singular values of examples and those of noise
 
 
@@ -35,6 +36,17 @@ class LinearLayer:
     def rank(self) -> int | None:
         """The number of different examples behind the gradient, where its singular values show one."""
         return clear_rank(self.augmented)
+
+    def different(self, size: int) -> int:
+        """Return how many of `size` examples are not lost in the rounding that later singular values show.
+
+        Equal examples are one; those without loss are none.
+        """
+        values = torch.linalg.svdvals(self.augmented)
+        if size >= len(values) - 1:  # the last is zero where rows sum to zero, as those of logits do
+            rank = self.rank
+            return size if rank is None else min(size, rank)
+        return max(1, int((values[:size] > STANDS_OUT * values[size]).sum()))
 
     def expect_room(self, size: int, *, each: int = 1) -> None:
         """Refuse a batch that the gradient is too small to hold, with so many units for `each` example."""
