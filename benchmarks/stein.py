@@ -1,4 +1,4 @@
-"""The Stein attacks over many seeds: how exact, how far, how fast, under which defences.
+"""The Stein attacks over many seeds: how exact, how far, how fast, under which defenses.
 
 python benchmarks/stein.py [--only bars batches ...] [--seeds 10]
 """

@@ -1,4 +1,4 @@
-"""The defences against slow truths, outside references, and properties."""
+"""The defenses against slow truths, outside references, and properties."""
 
 import math
 
@@ -239,7 +239,7 @@ def test_chains_act_in_order_and_draw_from_their_seed_alone(chain: list[str], se
     torch.manual_seed(2)  # the global state plays no part
     again, other = send(seed), send(seed + 1)
     assert all(torch.equal(first[name], again[name]) for name in reply)
-    assert all(torch.equal(reply[name], before[name]) for name in reply), "a defence wrote into its input"
+    assert all(torch.equal(reply[name], before[name]) for name in reply), "a defense wrote into its input"
     if "noise" in chain[-1:]:
         assert not torch.equal(first["w"], other["w"])
     if chain[-1] == "sparsify":

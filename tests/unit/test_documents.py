@@ -71,6 +71,14 @@ def test_one_spelling(page: Path) -> None:
     assert not re.findall(r"\w*[Dd]efence\w*", page.read_text(encoding="utf-8"))
 
 
+def test_one_spelling_in_code_and_settings_too() -> None:
+    rooms = [ROOT / name for name in ("fedsim", "attacks", "defenses", "conf", "benchmarks", "examples")]
+    files = [path for room in rooms for path in room.rglob("*") if path.suffix in (".py", ".yaml", ".html")]
+    assert len(files) > 300
+    other = re.compile("[Dd]efen" + "ce")
+    assert not [path for path in files if other.search(path.read_text(encoding="utf-8"))]
+
+
 def test_every_page_is_in_the_navigation_of_the_site(site: ModuleType) -> None:
     def leaves(node: object) -> list[str]:
         if isinstance(node, str):
