@@ -199,5 +199,10 @@ def test_every_command_and_experiment_is_in_the_reference(site: ModuleType) -> N
             assert f"| `{path.stem}` |" in papers
 
 
+def test_every_metric_is_defined() -> None:
+    defined = re.findall(r"`(\w+)`", (ROOT / "docs" / "metrics.md").read_text())
+    assert {path.stem for path in (ROOT / "conf" / "metric").glob("*.yaml")} <= set(defined)
+
+
 def test_the_tutorial_is_there() -> None:
     assert len(TUTORIAL) == 6
