@@ -1,6 +1,6 @@
-"""Label restoration against its bars: every method, large batches, defences, trained models, many classes.
+"""Label restoration against its bars: every method, large batches, defenses, trained models, many classes.
 
-    python benchmarks/labels.py [table_one | large_batches | under_defences | trained_models | many_classes]
+    python benchmarks/labels.py [table_one | large_batches | under_defenses | trained_models | many_classes]
 
 Prints one table a question, each beside the figure to meet, and beside the best counts that need no gradient
 ("blind"). Every figure is the lowest and the highest of five or more initialisations, each the mean over its
@@ -165,8 +165,8 @@ def large_batches(cifar: Dataset) -> None:
         show(f"1 : K-2 : 1, K={size}", scores, "exact")
 
 
-def under_defences(cifar: Dataset) -> None:
-    print("Under defences, LeNet-5/CIFAR-10, K=24, LnAcc")
+def under_defenses(cifar: Dataset) -> None:
+    print("Under defenses, LeNet-5/CIFAR-10, K=24, LnAcc")
     public = ILRGPublic(public=public_images(data=cifar))
     attacks: dict[str, Attack] = {"ilrg": ILRG(), "pooled": ILRGPooled(), "public": public}
     for name, defense, bar in (
@@ -334,7 +334,7 @@ def main() -> None:
         "many_classes": many_classes,
         "table_one": lambda: table_one(mnist, cifar),
         "large_batches": lambda: large_batches(cifar),
-        "under_defences": lambda: under_defences(cifar),
+        "under_defenses": lambda: under_defenses(cifar),
         "trained_models": lambda: trained_models(mnist, cifar),
     }
     for name in sys.argv[1:] or parts:

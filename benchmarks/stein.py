@@ -1,4 +1,4 @@
-"""The Stein attacks over many seeds: how exact, how far, how fast, under which defences.
+"""The Stein attacks over many seeds: how exact, how far, how fast, under which defenses.
 
 python benchmarks/stein.py [--only bars batches ...] [--seeds 10]
 """
@@ -119,7 +119,8 @@ def row(
         sure.append(guess.residual or 0.0)
     exact, ordered = sum(value >= 100 for value in lowest), sorted(lowest)
     print(
-        f"{name:44} B={size:<4} all >= 100 dB: {exact:>2} of {seeds:<3} mean {sum(means) / seeds:6.1f}, "
+        f"{name:44} B={size:<4} all >= 100 dB: {exact:>2} of {seeds:<3} "
+        f"mean {min(means):5.1f} to {max(means):5.1f}, "
         f"lowest image {ordered[0]:6.1f} (median {ordered[seeds // 2]:6.1f}), "
         f"residual up to {max(sure, default=0):.0e}, {sum(seconds) / max(1, len(seconds)):6.2f} CPU s",
         flush=True,

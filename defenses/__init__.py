@@ -1,1 +1,1 @@
-"""Defences: on what leaves the client (privacy), on what reaches the server (integrity)."""
+"""Defenses: on what leaves the client (privacy), on what reaches the server (integrity)."""

@@ -40,7 +40,7 @@ from fedsim.data.images import Dataset
 from fedsim.lab.scoring import blind_prior
 from fedsim.metrics.baselines import scored
 
-FLOAT_BITS = 32  # of a number that no defence made smaller
+FLOAT_BITS = 32  # of a number that no defense made smaller
 BESIDE_ARGUMENTS = ("_target_", "checkpoint", "share")  # keys of a yaml that its target does not take
 
 
@@ -80,7 +80,7 @@ def check_attack(attack: Attack, *, batch_size: int = 6, model: nn.Module | None
 
 
 def check_defense(defense: Defense) -> None:
-    """Look at what a defence does: a server sees something else, repeatably, as claimed; input untouched."""
+    """Look at what a defense does: a server sees something else, repeatably, as claimed; input untouched."""
     expect(isinstance(defense, Defense), f"a Defense, got {type(defense).__name__}")
     _check_hooks(defense)
     reply = made_up_reply()

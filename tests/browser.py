@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,26 @@ window.addEventListener("load", () => {
   }), "*");
 });
 </script>"""
+# Words of figures: whole within the figure, none upon another; turned ones need less than their boxes.
+WORDS = """[...document.querySelectorAll("svg")].flatMap(figure => {
+  const edge = figure.getBoundingClientRect(), name = figure.parentElement.id, found = [];
+  const words = [...figure.querySelectorAll("text")].filter(t => t.textContent.trim()).map(t => {
+    const turned = /rotate\\((-?[\\d.]+)/.exec(t.getAttribute("transform") ?? "");
+    const level = turned === null || Number(turned[1]) === 0;
+    return {said: t.textContent, box: t.getBoundingClientRect(), level};
+  });
+  for (const {said, box} of words) {
+    const sideways = Math.max(edge.left - box.left, box.right - edge.right);
+    if (Math.max(sideways, edge.top - box.top, box.bottom - edge.bottom) > 1) found.push([name, "cut", said]);
+  }
+  const level = words.filter(word => word.level);
+  level.forEach((one, place) => level.slice(place + 1).forEach(other => {
+    const wide = Math.min(one.box.right, other.box.right) - Math.max(one.box.left, other.box.left);
+    const high = Math.min(one.box.bottom, other.box.bottom) - Math.max(one.box.top, other.box.top);
+    if (wide > 1 && high > 4) found.push([name, "covered", `${one.said} | ${other.said}`]);
+  }));
+  return found;
+})"""
 # A window is never narrower than 500 pixels; a frame in it may be.
 FRAME = """<!doctype html><body style="margin: 0">
 <script>addEventListener("message", said => document.title = said.data);</script>
@@ -91,6 +112,19 @@ def looked_at(page: Path, *, width: int = DESK, dark: bool = False, asks: str = 
         program += ["--dump-dom", f"file://{folder}/frame.html"]
         printed = subprocess.run(program, capture_output=True, text=True, timeout=120, check=True).stdout
     found: dict[str, Any] = json.loads(unescape(printed.split("<title>", 1)[1].split("</title>", 1)[0]))
+    return found
+
+
+def words_out_of_place(figures: Sequence[Path]) -> list[list[str]]:
+    """Return of SVG files the words that are cut at the edge, or that cover others: file, how, words."""
+    drawn = "".join(
+        f'<div id="{figure.stem}"><svg{figure.read_text(encoding="utf-8").partition("<svg")[2]}</div>'
+        for figure in figures
+    )
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        page = Path(folder, "figures.html")
+        page.write_text(f"<!doctype html><html><head></head><body>{drawn}</body></html>", encoding="utf-8")
+        found: list[list[str]] = looked_at(page, asks=WORDS)["asked"]
     return found
 
 

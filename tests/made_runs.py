@@ -23,6 +23,7 @@ def made_run(
     status: str = "complete",
     metric: str = "lnacc",
     examples: int = 5,
+    config_attack: dict[str, Any] | None = None,
     **settings: Any,
 ) -> RunFolder:
     """A run of two clients, of whose batches less was seen than the config asked for."""
@@ -33,6 +34,7 @@ def made_run(
         "choices": {"attack": attack, "model": "fcn3", "data": "mnist_small"},
         "federation": {"batch_size": 400, "clients": 2},
         "defense": {defense: {"_target_": "x"}} if defense else {},
+        **({"attack": config_attack} if config_attack else {}),
         **settings,
     }
     folder.begin("run", yaml.safe_dump(config, sort_keys=False))

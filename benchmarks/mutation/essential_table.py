@@ -1,4 +1,4 @@
-"""The essential step of every attack, defence, audit, client, forgery and metric, and a trivial one."""
+"""The essential step of every attack, defense, audit, client, forgery and metric, and a trivial one."""
 
 # ruff: noqa: E501 - a table of code
 

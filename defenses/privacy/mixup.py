@@ -1,6 +1,6 @@
 """A client trains on mixtures of its images, not on the images.
 
-Paper: Zhang et al., mixup: Beyond Empirical Risk Minimization (ICLR 2018); as a defence in Huang et al.,
+Paper: Zhang et al., mixup: Beyond Empirical Risk Minimization (ICLR 2018); as a defense in Huang et al.,
     Evaluating Gradient Inversion Attacks and Defenses in Federated Learning (NeurIPS 2021).
 """
 

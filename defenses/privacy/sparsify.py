@@ -1,6 +1,6 @@
 """Only some entries of each layer leave the client.
 
-Paper: Lin et al., Deep Gradient Compression (ICLR 2018); as a defence in Ma et al. (ICLR 2023), figure 5.
+Paper: Lin et al., Deep Gradient Compression (ICLR 2018); as a defense in Ma et al. (ICLR 2023), figure 5.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Attacks, defences, metrics, models and data by name: a yaml's, `module.Class`, or a class itself."""
+"""Attacks, defenses, metrics, models and data by name: a yaml's, `module.Class`, or a class itself."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def attack(name: str | type[Attack], **settings: Any) -> Attack:
 
 
 def defense(name: str | type[Defense], **settings: Any) -> Defense:
-    """Return a defence: `fedsim.defense("noise", sigma=0.01)`."""
+    """Return a defense: `fedsim.defense("noise", sigma=0.01)`."""
     made: Defense = part("defense", name, **settings)
     return made
 

@@ -1,4 +1,4 @@
-"""Every attack against every defence, from Python."""
+"""Every attack against every defense, from Python."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from fedsim.lab.compare import comparison_of
 
 
 def compare(*arguments: str, into: str | Path | None = None, jobs: int = 1, **settings: Any) -> Runs:
-    """Compare attacks with defences: `fedsim.compare(attack=["ilrg", "idlg"], defense=["none", "noise"])`.
+    """Compare attacks with defenses: `fedsim.compare(attack=["ilrg", "idlg"], defense=["none", "noise"])`.
 
     An entry with settings is a dict: {"noise": {"sigma": 0.1}}. With jobs=2 and more, runs are processes: a
     script needs `if __name__ == "__main__":`. Called again with the same `into`, it runs what is missing.

@@ -42,7 +42,7 @@ def observe(
 
     The client does what those of a federation do: a gradient, or with kind="update" so many local_steps at
     a learning_rate, each on an equal part of the images. The model, which takes pixels in [0, 1], is left
-    as it is, and runs in evaluation mode. knows_defenses: the attacker is told the defences' settings.
+    as it is, and runs in evaluation mode. knows_defenses: the attacker is told the defenses' settings.
     """
     chosen: tuple[Defense, ...] = parts("defense", defenses)
     own = copy.deepcopy(model).eval()
@@ -142,7 +142,7 @@ def _rules(
     disclose: Sequence[str],
     batch_norm: BatchNormMode,
 ) -> Federation:
-    """Return the rules that the client plays by, as its defences change them."""
+    """Return the rules that the client plays by, as its defenses change them."""
     if kind == "gradient" and (local_steps != 1 or learning_rate is not None):
         raise FedsimError(
             f"observe: a gradient is of one step, got local_steps={local_steps}, "

@@ -14,15 +14,15 @@ from fedsim.core.errors import FedsimError, in_words, printable, suggestion
 
 COMMANDS = {  # in the order of --help; each is a file of this folder
     "run": "play a federation, attack it, score the attack, write a report",
-    "compare": "play every attack against every defence",
+    "compare": "play every attack against every defense",
     "replay": "attack an earlier run's observations again",
     "resume": "go on with a run that was interrupted",
     "check": "run experiments, and compare their figures with what is expected",
     "report": "write the reports of run folders again, or an index of runs",
     "show": "print a run's table, or open its report",
     "export": "one table of many runs: CSV, parquet or LaTeX; their figures as files",
-    "list": "what there is: attacks, defences, data, models, ...",
-    "new": "begin an attack, defence or metric of your own",
+    "list": "what there is: attacks, defenses, data, models, ...",
+    "new": "begin an attack, defense or metric of your own",
     "prove": "train with a sealed proof of learning",
     "verify": "judge a proof, or the records of an audited run",
     "calibrate": "measure honest recomputation on this machine",

@@ -1,4 +1,4 @@
-"""`fedsim compare`: every attack against every defence."""
+"""`fedsim compare`: every attack against every defense."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,10 @@ import click
 from fedsim.commands.settings import play_many, settings
 
 
-@click.command("compare", short_help="every attack against every defence")
+@click.command("compare", short_help="every attack against every defense")
 @settings
 def command(overrides: tuple[str, ...]) -> None:
-    """Play every attack against every defence, with the same seeds, batches and first model.
+    """Play every attack against every defense, with the same seeds, batches and first model.
 
     attack=[ilrg,{ig: {optimiser.iterations: 300}}] defense=[none,[clip,noise]] seeds=N jobs=N into=DIR, and
     settings of every run. seed=S is the first of the N seeds, S to S+N-1; 0 unless told. Run again, only what

@@ -23,7 +23,7 @@ def command(overrides: tuple[str, ...]) -> None:
             print(_offered(name, GROUPS))
     if groups or not overrides:
         columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        print(catalog_text(groups or GROUPS, columns))
+        print(catalog_text(groups, columns))
 
 
 def _offered(name: str, groups: tuple[str, ...]) -> str:
@@ -43,6 +43,6 @@ def _offered(name: str, groups: tuple[str, ...]) -> str:
 
     found = offers(name)
     if not found:
-        return f"{name}: no class of an attack, defence, metric, model, client or data set"
+        return f"{name}: no class of an attack, defense, metric, model, client or data set"
     width = max(len(choice) for choice, _ in found)
     return "\n".join(f"{choice:<{width}}  {summary}" for choice, summary in found)

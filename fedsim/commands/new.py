@@ -97,7 +97,7 @@ SOURCES = {"attack": ATTACK, "defense": DEFENSE, "metric": METRIC}
 SETTINGS = {"attack": "strength: 1.0\n", "defense": "scale: 0.5\n", "metric": ""}
 
 
-@click.command("new", short_help="begin an attack, defence or metric of your own")
+@click.command("new", short_help="begin an attack, defense or metric of your own")
 @click.argument("kind", type=click.Choice(list(SOURCES)))
 @click.argument("name")
 def command(kind: str, name: str) -> None:

@@ -18,6 +18,8 @@ def command(run: str, opened: bool) -> None:
     from fedsim.report.showing import show
 
     path = latest() if run == LATEST and not Path(run).is_dir() else Path(run)
+    if not path.is_dir():
+        raise FedsimError(f"{path}: no such folder. Remedy: name a run's folder, or latest.")
     found = overview(path)
     if not found.is_run:
         raise FedsimError(f"{path}: {found.problem}. Remedy: name a run's folder, or latest.")

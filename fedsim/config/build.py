@@ -194,7 +194,7 @@ def load_checkpoint(model: nn.Module, path: Path) -> None:
 
 
 def _by_the_rules(config: DictConfig, defenses: Sequence[Defense]) -> tuple[DictConfig, Federation]:
-    """Let defences change the rules of the federation; return the config that says so, and the rules."""
+    """Let defenses change the rules of the federation; return the config that says so, and the rules."""
     rules = _federation(config)
     for defense in defenses:
         rules = defense.rules(rules)

@@ -3,6 +3,7 @@
 import ast
 import functools
 import importlib.util
+import re
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,31 +70,41 @@ def _files(group: str) -> list[Path]:
     return [found[name] for name in sorted(found)]
 
 
-def catalog_text(groups: tuple[str, ...] = GROUPS, columns: int | None = None) -> str:
-    """Return the whole catalogue as text, a block a group; columns: of the terminal that it must fit."""
-    return "\n\n".join(_block(group, columns) for group in groups)
+def catalog_text(groups: tuple[str, ...] = (), columns: int | None = None) -> str:
+    """Return groups as text, a block a group; columns: of the terminal that it must fit.
+
+    Without groups all of them, the experiments in one line each: their figures would fill a book.
+    """
+    blocks = [_block(group, columns, brief=not groups) for group in groups or GROUPS]
+    more = [] if groups else ["fedsim list experiment: how each is run, and the figures to expect of it"]
+    return "\n\n".join([*blocks, *more])
 
 
-def _block(group: str, columns: int | None) -> str:
+def _block(group: str, columns: int | None, brief: bool) -> str:
     found = entries(group)
     width = max((len(entry.name) for entry in found), default=0)
     lines = [f"{group}=..." if found else f"{group}: none yet"]
     for entry in found:
         time = f" ({entry.minutes:g} minutes)" if entry.minutes is not None else ""
-        figures = "; ".join(map(str, entry.expected))
-        more = (
-            entry.paper and f"[{entry.paper}]",
-            entry.run + time,
-            entry.words and f"expected: {entry.words}",
-            figures and f"figures: {figures}",
-        )
-        texts = [entry.summary, *filter(None, more)]
+        texts = [entry.summary + time] if brief and group == "experiment" else _in_full(entry, time)
         if columns is not None:
             room = max(40, columns - width - 5)
             texts = [line for text in texts for line in textwrap.wrap(text, room) or [""]]
         for name, text in zip([entry.name, *[""] * len(texts)], texts, strict=False):
             lines.append(f"  {name:<{width}}  {text}")
     return "\n".join(lines)
+
+
+def _in_full(entry: Entry, time: str) -> list[str]:
+    """Return all that is known of an entry, a text a line."""
+    figures = "; ".join(map(str, entry.expected))
+    more = (
+        entry.paper and f"[{re.sub('^none', 'no paper', entry.paper)}]",
+        entry.run + time,
+        entry.words and f"expected: {entry.words}",
+        figures and f"figures: {figures}",
+    )
+    return [entry.summary, *filter(None, more)]
 
 
 def _entry(group: str, path: Path) -> Entry:
@@ -149,9 +160,13 @@ def _documented(target: str) -> tuple[str, str]:
     if found is None:
         raise FedsimError(f"{target}: no such class or function in {module}")
     summary = (ast.get_docstring(found) or "").partition("\n")[0]
-    lines = (ast.get_docstring(tree) or "").splitlines()
-    papers = [line.removeprefix("Paper: ") for line in lines if line.startswith("Paper: ")]
-    return summary, (papers or [""])[0]
+    return summary, _paper(ast.get_docstring(tree) or "")
+
+
+def _paper(text: str) -> str:
+    """Return the paper that a module's docstring names, with the indented lines that go on with it."""
+    found = re.search(r"^Paper: (.+(?:\n +.+)*)", text, re.MULTILINE)
+    return re.sub(r"\s+", " ", found[1]) if found else ""
 
 
 @functools.cache

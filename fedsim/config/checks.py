@@ -107,7 +107,7 @@ def fitting(experiment: Experiment) -> Experiment:
         )
     if cheating and any(_acts_on_steps(defense) for defense in defenses):
         raise FedsimError(
-            "client: cheats do not let defences into their local steps. Remedy: defences on what leaves the "
+            "client: cheats do not let defenses into their local steps. Remedy: defenses on what leaves the "
             "client (clip, noise, sparsify, ...), or client=[]."
         )
     if not any(defense.sums_replies for defense in defenses):

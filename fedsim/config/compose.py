@@ -17,7 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from fedsim.config.catalog import GROUPS, config_dir, names
 from fedsim.config.plugins import LISTED, config_folders, is_import_path, key_of, node_of
@@ -125,7 +125,8 @@ def compose_hydra(overrides: Sequence[str]) -> DictConfig:
     except MissingConfigException as error:
         raise FedsimError(_missing(error)) from error
     except (HydraException, OmegaConfBaseException) as error:
-        raise FedsimError("\n".join(str(said) for said in (error, error.__cause__) if said)) from error
+        said = _no_setting(error.__cause__) or "\n".join(str(s) for s in (error, error.__cause__) if s)
+        raise FedsimError(said) from error
     HydraConfig.instance().set_config(config)
     _drop_orphans(config, given)
     if unknown := [str(name) for name in config if name not in known_keys()]:
@@ -184,6 +185,17 @@ def _missing(error: MissingConfigException) -> str:
     if group not in GROUPS:
         return str(error)
     return f"{group}={name}: no such yaml.{suggestion(name, names(group))} Remedy: fedsim list {group}."
+
+
+def _no_setting(cause: object) -> str:
+    """Say which setting there is none of, and which was perhaps meant; empty: it is about something else."""
+    parent = getattr(cause, "parent_node", None)
+    if not isinstance(cause, ConfigAttributeError | ConfigKeyError) or not isinstance(parent, DictConfig):
+        return ""
+    known, full = [str(name) for name in parent if not str(name).startswith("_")], str(cause.full_key)
+    near = suggestion(full.rpartition(".")[2], known)
+    there = f"expected one of {', '.join(known)}" if known else "there is none to set"
+    return f"{full}: no such setting, {there}.{near} Remedy: fedsim --cfg shows them all."
 
 
 def _drop_orphans(config: DictConfig, overrides: Iterable[Override]) -> None:

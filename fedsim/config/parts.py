@@ -1,4 +1,4 @@
-"""One part by its name, outside of an experiment: an attack, a defence, a metric, a model, a data set."""
+"""One part by its name, outside of an experiment: an attack, a defense, a metric, a model, a data set."""
 
 import inspect
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What attacks, defences, clients, audits and metrics have to offer. The rest finds them by their yaml."""
+"""What attacks, defenses, clients, audits and metrics have to offer. The rest finds them by their yaml."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -85,9 +85,9 @@ class LocalStep:
 class Defense:
     """A cautious client: overrides the hook that it changes. Order of a list is order of action."""
 
-    bits: float | None = None  # of each number after this defence; None: as many as before it
+    bits: float | None = None  # of each number after this defense; None: as many as before it
     rescales: bool = False  # noise that was added before has another deviation afterwards
-    sparse: bool = False  # zeros after this defence are worth leaving out on the wire
+    sparse: bool = False  # zeros after this defense are worth leaving out on the wire
     keeps_rest: bool = False  # error feedback: what on_reply takes away is added to the client's next reply
     sums_replies: bool = False  # the server gets only the sum over a round's clients
 

@@ -54,7 +54,7 @@ class LocalWork:
     owned: Tensor  # indices of the client's own examples
     generator: Generator  # for whoever needs chance
     kind: Kind = "update"  # of the reply; a gradient is that of the one step
-    on_batch: Callable[[int, Batch], Batch] = lambda step, batch: batch  # the defences' hooks of a step
+    on_batch: Callable[[int, Batch], Batch] = lambda step, batch: batch  # the defenses' hooks of a step
     on_gradient: Callable[[int, Weights, Batch], Weights] = lambda step, gradient, used: gradient
 
     def own_batches(self) -> list[Batch]:
@@ -77,7 +77,7 @@ class Claim:
 
 
 def honest(work: LocalWork) -> Claim:
-    """Do the work as asked: every step on its own batch, with the defences inside the step."""
+    """Do the work as asked: every step on its own batch, with the defenses inside the step."""
     model, every = work.model, work.every
     load_weights(model, work.sent)
     checkpoints = [] if every is None else [weights_of(model)]

@@ -44,7 +44,7 @@ ALL = -1  # in place of a client's number: the sum over a round's clients
 
 @dataclass(frozen=True, kw_only=True)
 class KnownDefense:
-    """What an attacker makes of a defence whose settings it knows."""
+    """What an attacker makes of a defense whose settings it knows."""
 
     noise: float = 0.0  # deviation of the noise on every entry received
     relative_noise: float = 0.0  # the same, in units of each tensor's root mean square before the noise
@@ -169,7 +169,7 @@ class Reconstruction:
             if found is not None and not bool(torch.isfinite(found).all()):
                 raise FedsimError(
                     f"{name}: expected finite numbers, got NaN or infinite ones: no batch has this gradient. "
-                    "Remedy: distrust this client, or weaker defences."
+                    "Remedy: distrust this client, or weaker defenses."
                 )
 
     @property

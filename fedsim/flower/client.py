@@ -99,7 +99,7 @@ def _shown(asked: object, context: Context) -> RecordDict:
 
 
 def _rests(setup: ClientSetup, context: Context) -> dict[int, dict[str, torch.Tensor]]:
-    """Return what defences took away from this client's last reply, by their position."""
+    """Return what defenses took away from this client's last reply, by their position."""
     keepers = [position for position, defense in enumerate(setup.defenses) if defense.keeps_rest]
     kept = {position: context.state.get(f"rest {position}") for position in keepers}
     return {position: decode(rest) for position, rest in kept.items() if isinstance(rest, ArrayRecord)}

@@ -1,4 +1,4 @@
-"""A client's round without a word of Flower: local steps as the client behaves, defences on what leaves."""
+"""A client's round without a word of Flower: local steps as the client behaves, defenses on what leaves."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -121,14 +121,14 @@ class Defended:
     """A reply as it leaves the client."""
 
     reply: Weights
-    rests: Mapping[int, Weights]  # what defences took away and add to the next reply, by their position
+    rests: Mapping[int, Weights]  # what defenses took away and add to the next reply, by their position
     bytes: int  # on the wire
 
 
 def defended(
     setup: ClientSetup, given: Weights, rests: Mapping[int, Weights], round: int, client: int
 ) -> Defended:
-    """Let the defences change a reply; rests: what they took away from this client's last one."""
+    """Let the defenses change a reply; rests: what they took away from this client's last one."""
     reply, bits, left = given, FLOAT, dict[int, Weights]()
     for position, defense in enumerate(setup.defenses):
         random = generator(setup.seed, "defense", position, round, client)
@@ -139,7 +139,7 @@ def defended(
             left[position] = {name: tensor - reply[name] for name, tensor in whole.items()}
         bits = bits if defense.bits is None else defense.bits
     if problem := form_problem(reply, given):
-        raise FedsimError(f"a defence changed the form of the reply: {problem}")
+        raise FedsimError(f"a defense changed the form of the reply: {problem}")
     masked = any(defense.sums_replies for defense in setup.defenses)  # masks leave no zero to skip
     sparse = any(defense.sparse for defense in setup.defenses)
     size = dense_bytes(reply) if masked else wire_bytes(reply, bits, sparse=sparse)

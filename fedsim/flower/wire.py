@@ -1,4 +1,4 @@
-"""How many bytes a reply takes, encoded as its defences allow: dense, as places, or with a bitmap."""
+"""How many bytes a reply takes, encoded as its defenses allow: dense, as places, or with a bitmap."""
 
 import math
 

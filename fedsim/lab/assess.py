@@ -146,7 +146,7 @@ def _outcome(
 
 
 def as_known(observation: Observation, defenses: Sequence[Defense]) -> Observation:
-    """Add what an attacker makes of the defences whose settings the threat model lets it know."""
+    """Add what an attacker makes of the defenses whose settings the threat model lets it know."""
     clients = len(observation.clients or (observation.client,))
     examples = None if observation.num_examples is None else observation.num_examples // clients
     one_reply = dataclasses.replace(observation, num_examples=examples)
@@ -229,7 +229,7 @@ def _union(truths: Sequence[Truth | None]) -> Truth | None:
 
 
 def _size_row(experiment: "Experiment", observation: Observation) -> list[ScoreRow]:
-    """Return what the reply cost the client: no score of the attack, but what a defence is weighed with."""
+    """Return what the reply cost the client: no score of the attack, but what a defense is weighed with."""
     if observation.bytes is None:
         return []
     return [

@@ -1,4 +1,4 @@
-"""Every attack against every defence, with the same seeds, batches and first model."""
+"""Every attack against every defense, with the same seeds, batches and first model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ FIRST_SEED = "seed"  # of every run that is compared, another
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """An attack or a list of defences with settings, as one column or row of the comparison."""
+    """An attack or a list of defenses with settings, as one column or row of the comparison."""
 
     label: str
     overrides: tuple[str, ...]
@@ -124,7 +124,7 @@ def _experiment(comparison: Comparison, *overrides: str) -> Any:
 
 
 def _trainings(comparison: Comparison) -> list[Job]:
-    """Return the federations: one for each defence and seed, whatever attacks it."""
+    """Return the federations: one for each defense and seed, whatever attacks it."""
     jobs = list[Job]()
     for defense in comparison.defenses:
         for seed in comparison.seeds:

@@ -56,7 +56,7 @@ class Experiment:
     defenses: tuple[Defense, ...]
     audit: Audit | None
     malicious: tuple[str, ...]  # how each client cheats; empty: it does not
-    knows_defense: bool  # the threat model: the attacker is told the defences' settings
+    knows_defense: bool  # the threat model: the attacker is told the defenses' settings
     device: str
     threads: int
     tracker: Tracker

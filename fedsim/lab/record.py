@@ -26,7 +26,7 @@ LIBRARIES = ("torch", "torchvision", "flwr", "numpy", "hydra-core")
 
 
 class GaveUp(FedsimError):
-    """The attack says of every observation why it cannot work on it: a defence may be meant to do that."""
+    """The attack says of every observation why it cannot work on it: a defense may be meant to do that."""
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def finish(folder: RunFolder, summary: Mapping[str, Any], keep: str = "all") -> 
         folder.write_summary({**summary, **scored})  # what is scored may go
         folder.forget_private()
     write_report(folder, summary)
-    folder.write_summary({**summary, "answer": answer_of(folder, summary)})
+    folder.write_summary({**summary, **answer_of(folder, summary)})
 
 
 def record_failure(folder: RunFolder, kind: str, config_text: str, error: Exception) -> None:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from fedsim.core.interfaces import Metric
+from fedsim.metrics.certified import Certified
 from fedsim.metrics.embedding_cosine import EmbeddingCosine
 from fedsim.metrics.embedding_error import EmbeddingError
 from fedsim.metrics.image_error import ImageError
@@ -107,6 +108,7 @@ OURS: dict[str, Metric] = {
     "psnr": PSNR(),
     "ssim": SSIM(),
     "lpips": LPIPS(),
+    "certified": Certified(),
     "psnr_best6": PSNR(best=6),
     "ssim_best6": SSIM(best=6),
     "lpips_best6": LPIPS(best=6),

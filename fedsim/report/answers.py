@@ -12,7 +12,16 @@ from fedsim.storage.status import Standing, Status
 
 THINGS = {  # what may be recovered, and by which metric it is said, the most telling first
     "labels": ("irec", "lnacc", "leacc"),
-    "images": ("psnr", "ssim", "lpips", "image_error", "psnr_best6", "ssim_best6", "lpips_best6"),
+    "images": (
+        "psnr",
+        "ssim",
+        "lpips",
+        "image_error",
+        "certified",
+        "psnr_best6",
+        "ssim_best6",
+        "lpips_best6",
+    ),
     "embeddings": ("embedding_error", "embedding_cosine"),
     "probabilities": ("probability_cosine",),
 }

@@ -52,7 +52,7 @@ def errors_figure(moves: Sequence[MoveRow]) -> Figure:
     axes.set_yscale("log")
     axes.set_xlabel("step of the trace")
     axes.set_ylabel("l2 error of the update")
-    titled(axes, "filled: accepted")
+    titled(figure, "filled: accepted")
     figure.legend(loc="outside lower left", fontsize=SMALL, frameon=False, markerscale=0.8)
     clean(axes)
     return figure
@@ -138,7 +138,7 @@ def roc_figures(moves: Sequence[MoveRow]) -> dict[str, Figure]:
                 alpha=0.8,
             )
         axes.plot([0, 1], [0, 1], ":", color=TRUE, lw=1)
-        titled(axes, in_words(name))
+        titled(figure, in_words(name))
         axes.set_xlabel("honest batches suspected")
         axes.set_ylabel("forged batches found")
         found[f"roc_{name}"] = _with_legend(figure, axes)

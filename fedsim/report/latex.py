@@ -7,7 +7,7 @@ mean of the runs' means with its 95 % interval by Student's t. Fewer: the mean, 
 from collections.abc import Sequence
 from statistics import fmean
 
-from fedsim.metrics.facts import facts
+from fedsim.metrics.facts import MetricFacts, facts
 from fedsim.report.comparison_grid import Entry
 from fedsim.report.overview import Overview
 from fedsim.report.tidy import Exported
@@ -49,7 +49,7 @@ def latex_table(found: Exported, metrics: Sequence[str] = ()) -> str:
         scored = _scored(runs, metrics)
         for number, (metric, figures) in enumerate(scored.items()):
             lead = cells if number == 0 else [""] * len(cells)
-            lines.append(" & ".join([*lead, tex(facts(metric).title), *figures]) + r" \\")
+            lines.append(" & ".join([*lead, tex(_named(facts(metric))), *figures]) + r" \\")
         if scored:
             lines.append(r"\addlinespace")
     if lines:
@@ -128,6 +128,11 @@ def _scored(runs: Sequence[Overview], metrics: Sequence[str]) -> dict[str, list[
             baseline = "--" if entry.baseline is None else figure(entry.baseline)
             found[name] = [spread(entry), baseline, str(len(values))]
     return found
+
+
+def _named(metric: MetricFacts) -> str:
+    """Name a metric, with its unit where a figure without it says little: dB, but not a share."""
+    return metric.title if metric.unit.startswith("share") else metric.with_unit
 
 
 def _caption(same: dict[str, str]) -> str:

@@ -38,6 +38,7 @@ class Overview:
     date: str = ""
     status: str = ""
     answer: str = ""  # what its report begins with
+    points: tuple[str, ...] = ()  # and what follows, such as one a defense
     problem: str = ""  # why it failed, gave up, or cannot be read
     chosen: Mapping[str, str] = field(default_factory=dict)  # model, data, attack, defense, seed
     settings: Mapping[str, str] = field(default_factory=dict)  # all of them, by dotted names
@@ -153,6 +154,7 @@ def _read(bare: Overview) -> Overview:
         date=_told_date(summary.get("date")) or _date(bare.path),
         status="not finished" if standing.status is None else str(standing.status),
         answer=shortened(printable(str(summary.get("answer") or ""), keep="")),
+        points=tuple(shortened(printable(str(p), keep="")) for p in _listed(summary.get("points"))),
         problem=shortened(printable(standing.reason)),
         chosen={key: shown[key] for key in CHOSEN if key in shown},
         settings=shown,
@@ -175,6 +177,10 @@ def _figures(found: object) -> dict[str, float | None]:
     """Return figures by name; what is not a finite number is None."""
     named = found.items() if isinstance(found, Mapping) else ()
     return {printable(str(name), keep=""): _finite(value) for name, value in named}
+
+
+def _listed(found: object) -> list[object]:
+    return found if isinstance(found, list) else []
 
 
 def _finite(value: object) -> float | None:

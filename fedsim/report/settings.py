@@ -12,7 +12,9 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     chosen.pop("asked", None)  # says the same as the settings
     for group in ("defense", "client"):
         chosen[group] = " + ".join(config.get(group) or {}) or "none"
-    return chosen | _flat({key: value for key, value in config.items() if key not in ABOUT})
+    flat = _flat({key: value for key, value in config.items() if key not in ABOUT})
+    # A part's seed that is the run's says nothing more: runs that differ by it differ by their seed alone.
+    return chosen | {k: v for k, v in flat.items() if not (k.endswith(".seed") and v == config.get("seed"))}
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -37,6 +37,8 @@ def show(run: Overview) -> None:
     tables.get(run.kind, _print_run)(run)
     if run.answer:
         print(run.answer)
+    for point in run.points:
+        print(f"- {point}")
     report = (run.path / "report.html").resolve()
     print(f"report: {printable(str(report), keep='') if report.is_file() else 'none yet: fedsim report'}")
     print(printable(str(run.path.resolve()), keep=""))

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedsim.core.errors import printable
+from fedsim.report.answers import counted
 from fedsim.storage.runfolder import RunFolder
 from fedsim.storage.scores import as_figure
 
@@ -16,7 +17,8 @@ def print_summary(folder: RunFolder) -> None:
     """Print a run's small table of metrics, what was guessed where no truth is known, and its report."""
     summary = folder.summary()
     name = printable(summary["name"], keep="")
-    print(f"{name}: {summary['observations']} observations, {summary['faults']} faults")
+    observed = counted(summary["observations"], "observation")
+    print(f"{name}: {observed}, {counted(summary['faults'], 'fault')}")
     table = Table()
     table.add_column("metric")
     table.add_column("mean", justify="right")
@@ -38,9 +40,11 @@ def print_summary(folder: RunFolder) -> None:
 
 
 def print_answer(summary: Mapping[str, Any]) -> None:
-    """Print what a report begins with, in one line; nothing where nothing was written."""
+    """Print what a report begins with, in a line, and a line a point; nothing where nothing was written."""
     if answer := summary.get("answer"):
         print(printable(str(answer), keep=""))
+    for point in summary.get("points") or ():
+        print(f"- {printable(str(point), keep='')}")
 
 
 def _guessed_counts(folder: RunFolder, most: int = 6) -> list[str]:

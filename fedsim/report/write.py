@@ -30,10 +30,12 @@ def write_report(folder: RunFolder, summary: Mapping[str, Any] | None = None) ->
     return page
 
 
-def answer_of(folder: RunFolder, summary: Mapping[str, Any]) -> str:
-    """Return what a run folder's report begins with, in one line: for summary.json and terminals."""
+def answer_of(folder: RunFolder, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a run folder's report begins with, for summary.json and terminals: a line, and points."""
     answer: Answer = _page_of(folder).answer_of(folder, summary)
-    return printable(answer.text, keep="")
+    said: dict[str, Any] = {"answer": printable(answer.text, keep="")}
+    points = [printable(point, keep="") for point in answer.points]
+    return said | ({"points": points} if points else {})
 
 
 def drawings_of(folder: RunFolder) -> dict[str, Figure]:

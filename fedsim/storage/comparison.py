@@ -11,18 +11,18 @@ CELLS_FILE = "cells.csv"
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One line of cells.csv: an attack on a defence's federation, by a seed."""
+    """One line of cells.csv: an attack on a defense's federation, by a seed."""
 
     attack: str
     defense: str
     seed: int
     folder: str  # of the attack's run
     training: str  # of the federation's
-    knows: bool  # the attacker is told the defence's settings
+    knows: bool  # the attacker is told the defense's settings
 
     @classmethod
     def of(cls, attack: str, defense: str, seed: int, *, knows: bool = False) -> "Cell":
-        """Return the cell of an attack and a defence by their labels."""
+        """Return the cell of an attack and a defense by their labels."""
         against = folder_name(defense)
         return cls(
             attack=attack,

@@ -1,4 +1,4 @@
-"""Contracts of behaviour over every yaml: what defences, clients, audits and forgeries really do."""
+"""Contracts of behaviour over every yaml: what defenses, clients, audits and forgeries really do."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def names(group: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", names("defense"))
-def test_a_defence_changes_what_a_server_sees_and_not_its_input(name: str) -> None:
+def test_a_defense_changes_what_a_server_sees_and_not_its_input(name: str) -> None:
     check_defense(fedsim.defense(name))
 
 

@@ -140,7 +140,9 @@ MORE_MISTAKES = [
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["federation.clinets=3"], "Key 'clinets' is not in struct"),
+        (["federation.clinets=3"], "federation.clinets: no such setting, expected one of clients, "),
+        (["federation.clinets=3"], "Did you mean clients? Remedy: fedsim --cfg"),
+        (["show", "nowhere"], "nowhere: no such folder"),
         (["federation.clients=-3"], "federation.clients: expected a whole number of at least 1, got -3"),
         (["attack=ilgr"], "attack=ilgr: no such yaml. Did you mean ilrg"),
         (["nonsense"], "unknown command 'nonsense'"),

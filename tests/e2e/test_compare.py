@@ -1,4 +1,4 @@
-"""The comparison of attacks and defences: common trainings, resumption, failures, and its page."""
+"""The comparison of attacks and defenses: common trainings, resumption, failures, and its page."""
 
 import csv
 import os

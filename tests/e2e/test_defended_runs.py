@@ -1,4 +1,4 @@
-"""Defences inside Flower rounds: order, bytes, epsilon, and what happens when one breaks the reply."""
+"""Defenses inside Flower rounds: order, bytes, epsilon, and what happens when one breaks the reply."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def test_a_private_run_says_its_epsilon(play_small) -> None:
 
 
 @pytest.mark.parametrize("mode", ["fedsgd", pytest.param("fedavg", marks=pytest.mark.slow)])
-def test_local_defences_act_at_every_step(play_small, mode: str) -> None:
+def test_local_defenses_act_at_every_step(play_small, mode: str) -> None:
     plain = play_small(f"federation={mode}", folder="plain")
     private = play_small(f"federation={mode}", "defense=[dp]", folder="private")
     mixed = play_small(f"federation={mode}", "defense=[mixup]", folder="mixed")
@@ -49,11 +49,11 @@ def test_local_defences_act_at_every_step(play_small, mode: str) -> None:
     assert torch.equal(plain.truth(1, 0).images, mixed.truth(1, 0).images)  # the truth is what was private
 
 
-def test_a_defence_that_changes_the_form_fails_closed(play_small, monkeypatch) -> None:
+def test_a_defense_that_changes_the_form_fails_closed(play_small, monkeypatch) -> None:
     from fedsim.defenses.privacy.noise import Noise
 
     monkeypatch.setattr(Noise, "on_reply", lambda self, reply, kind, random: dict(list(reply.items())[1:]))
-    with pytest.raises(Exception, match=r"a defence changed the form of the reply: missing tensor"):
+    with pytest.raises(Exception, match=r"a defense changed the form of the reply: missing tensor"):
         play_small("defense=[noise]")
 
 
@@ -141,7 +141,7 @@ class Curious(Attack):
         ),  # 0.01 / sqrt(3)
     ],
 )
-def test_attackers_know_of_defences_what_the_threat_model_says(play_small, monkeypatch, choice, told) -> None:
+def test_attackers_know_of_defenses_what_the_threat_model_says(play_small, monkeypatch, choice, told) -> None:
     from fedsim.attacks.privacy.labels.ilrg import ILRG
 
     monkeypatch.setattr(ILRG, "run", Curious().run)

@@ -1,6 +1,7 @@
 """Code of the documents runs: Python as it stands, commands at small sizes."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -62,6 +63,29 @@ def test_commands_of_the_readme_run(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     play(README, tmp_path)
     assert (tmp_path / "DIR" / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_the_figures_of_the_readme_are_those_that_make_run_prints(tmp_path: Path) -> None:
+    """A decibel above 100 measures rounding, which is the machine's; all else is the same within .01."""
+    (words,) = re.findall(r"^\t\$\(BIN\)/fedsim (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[:1]
+    done = call("-m", "fedsim", *words.split(), folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    shown, printed = (figures_in(text) for text in (README.read_text(), done.stdout))
+    assert len(shown) == 9
+    assert shown.keys() == printed.keys()
+    for name, (mean, baseline) in shown.items():
+        assert printed[name][0] == pytest.approx(mean, abs=10 if name == "psnr" else 0.01), name
+        assert (printed[name][1] is None) == (baseline is None)
+        assert baseline is None or printed[name][1] == pytest.approx(baseline, abs=0.01), name
+
+
+def figures_in(text: str) -> dict[str, tuple[float, float | None]]:
+    """Return mean and baseline of every row of a table as `fedsim` prints it."""
+    rows = re.findall(r"^│ (\w+) +│ +([\d.,]+) │ +([\d.,]*) │$", text, re.MULTILINE)
+    return {
+        name: (float(mean.replace(",", "")), float(blind) if blind else None) for name, mean, blind in rows
+    }
 
 
 @pytest.mark.slow

@@ -4,13 +4,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from browser import DESK, PHONE, assert_looks_well, looked_at, needs_browser
+from browser import DESK, PHONE, assert_looks_well, looked_at, needs_browser, words_out_of_place
 from small_settings import DATA, SMALL
 
 from fedsim.commands.compare import compare_by
 from fedsim.commands.forge import forge_by
 from fedsim.commands.run import play
 from fedsim.config.compose import quoted
+from fedsim.metrics.facts import facts
+from fedsim.report.figures import bars_figure, curve_figure, heat_figure, scatter_figure
+from fedsim.report.figures.drawing import as_svg
 from fedsim.report.write import write_report
 from fedsim.storage.runfolder import RunFolder
 
@@ -46,6 +49,42 @@ def test_a_page_fits_and_can_be_read(
     assert len(found["pictures"]) >= 2
     if kind in ("images", "comparison", "game") and width == PHONE:
         assert found["boxes"] > 0  # what is wide scrolls in its own box
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_words_of_figures_are_whole_and_apart(made_once: Callable[..., Path], kind: str) -> None:
+    drawn = sorted((made_once("pages_of_every_kind", make_all) / kind / "figures").glob("*.svg"))
+    assert len(drawn) >= 2
+    assert words_out_of_place(drawn) == []
+
+
+def test_words_of_crowded_figures_are_whole_and_apart(tmp_path: Path) -> None:
+    metric = facts("leacc")
+    labels = ["mnist_small, gradinversion_matching", "cifar10_small, ilrg", "cifar10_small, idlg"]
+    names = ("none", "noise (sigma 0.1)", "clip + noise", "sparsify")
+    close = {name: (0.386 + 1e-4 * place, 1 - 0.004 * place) for place, name in enumerate(names)}
+    table = [[1.0, 0.9, None, 0.5]] * 2
+    made = {
+        "bars": bars_figure(metric, labels, [1.0, None, 0.5], [True] * 3, [0.9] * 3),
+        "bytes": bars_figure(facts("bytes"), labels, [1_315_240.0, 4_060_840.0, 248_024.0], [True] * 3),
+        "scatter": scatter_figure(metric, close, {"none"}, blind=0.92),
+        "alike": scatter_figure(metric, dict.fromkeys(names, (0.5, 1.0)), set(names), blind=0.2),
+        "heat": heat_figure(metric, labels[:2], names, table, [["x"] * 4] * 2, blind=0.92),
+        "curve": curve_figure("defense.noise.sigma", metric, {"": [(0.001, 1.0), (0.1, 0.9), (10, 0.5)]}),
+    }
+    for name, figure in made.items():
+        (tmp_path / f"{name}.svg").write_bytes(as_svg(figure).content)
+    assert words_out_of_place(sorted(tmp_path.glob("*.svg"))) == []
+    assert ">4 MB<" in (tmp_path / "bytes.svg").read_text().replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_words_that_are_cut_or_covered_are_noticed(tmp_path: Path) -> None:
+    """The twin."""
+    drawn = tmp_path / "drawn.svg"
+    texts = '<text x="80" y="20">at the edge</text><text x="5" y="50">one</text><text x="7" y="52">two</text>'
+    drawn.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" width="100" height="60">{texts}</svg>')
+    assert words_out_of_place([drawn]) == [["drawn", "cut", "at the edge"], ["drawn", "covered", "one | two"]]
 
 
 def test_a_runs_page_fits_a_phone_at_night(play_small) -> None:

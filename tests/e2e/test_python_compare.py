@@ -1,4 +1,4 @@
-"""A comparison from Python: every attack against every defence, as data frames."""
+"""A comparison from Python: every attack against every defense, as data frames."""
 
 from pathlib import Path
 

@@ -113,7 +113,7 @@ def test_sampled_clients_only(play_small) -> None:
     assert len({tuple(clients) for clients in by_round.values()}) > 1
 
 
-def test_defences_act_in_the_order_written(play_small) -> None:
+def test_defenses_act_in_the_order_written(play_small) -> None:
     clipped = play_small("defense=[noise,clip]", "defense.clip.max_norm=0.01", folder="clip last")
     noisy = play_small("defense=[clip,noise]", "defense.clip.max_norm=0.01", folder="noise last")
 

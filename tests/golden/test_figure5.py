@@ -48,7 +48,7 @@ def restored(gradients, defense: Defense) -> float:
             round=1,
             client=0,
             sent={name: p.detach() for name, p in model.named_parameters()},
-            received=defense.on_reply(gradient, "gradient", generator(number, "defence")),
+            received=defense.on_reply(gradient, "gradient", generator(number, "defense")),
             kind="gradient",
             num_examples=SIZE,
         )

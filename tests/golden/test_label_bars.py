@@ -115,7 +115,7 @@ def test_extreme_imbalance_is_restored_exactly(cifar: Dataset, size: int) -> Non
     ("defense", "alone", "with_public"),
     [(Sparsify(rate=0.1), 0.98, 0.98), (Sparsify(rate=0.4), 0.85, 0.90), (Noise(sigma=0.01), 0.93, 0.97)],
 )
-def test_under_defences(cifar: Dataset, defense: Defense, alone: float, with_public: float) -> None:
+def test_under_defenses(cifar: Dataset, defense: Defense, alone: float, with_public: float) -> None:
     assert mean_score(ILRG(), cifar, 24, defense=defense) >= alone
     public = ILRGPublic(public=public_images(data=cifar))
     assert mean_score(public, cifar, 24, defense=defense) >= with_public

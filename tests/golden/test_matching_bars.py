@@ -196,7 +196,7 @@ def test_deep_leakage_with_restarts(cifar: Dataset) -> None:
 
 
 @pytest.mark.slow
-def test_defences_lower_the_quality_step_by_step(mnist: Dataset) -> None:
+def test_defenses_lower_the_quality_step_by_step(mnist: Dataset) -> None:
     attack = preset("ig", "attack.optimiser.iterations=500")
 
     def quality(defense: Defense | None) -> float:

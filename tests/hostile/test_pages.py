@@ -179,7 +179,7 @@ def sweep_of(folder: Path, words: str) -> Path:
 
 
 def comparison_of(folder: Path, words: str) -> Path:
-    """A comparison of attacks and defences that are called by somebody's words; some cells failed."""
+    """A comparison of attacks and defenses that are called by somebody's words; some cells failed."""
     made = RunFolder(folder)
     made.begin("comparison", yaml.safe_dump({"name": "comparison", "common": [as_stored(words)]}))
     defenses = [f"{words} secure_aggregation {number}" for number in range(3)]

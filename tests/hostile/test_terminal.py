@@ -57,7 +57,7 @@ def test_a_summary_shows_names_as_they_are(tmp_path: Path, capsys) -> None:
     print_summary(folder)
     said = capsys.readouterr().out
     assert_harmless(said)
-    assert said.startswith(SHOWN + ": 1 observations")
+    assert said.startswith(SHOWN + ": 1 observation, ")
     assert "\\x1b[31mred\\n/report.html" in said
     for name in ("[bold]x[/]", ":smile:", "│ [/] ", "[link=http://x]y"):
         assert name in said

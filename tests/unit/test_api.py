@@ -195,7 +195,7 @@ def test_what_is_observed_is_what_a_federation_shows(rules: list[str], small, pl
     )
 
 
-def test_defences_may_be_known_and_may_change_the_rules() -> None:
+def test_defenses_may_be_known_and_may_change_the_rules() -> None:
     model, (images, labels) = network(), batch(10)
     noisy = fedsim.observe(model, images, labels, defenses=["noise"], knows_defenses=True)
     assert noisy.defense is not None

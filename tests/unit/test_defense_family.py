@@ -1,4 +1,4 @@
-"""The defences against slow truths, outside references, and properties."""
+"""The defenses against slow truths, outside references, and properties."""
 
 import math
 
@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedsim.core.errors import FedsimError
-from fedsim.core.interfaces import LocalStep
+from fedsim.core.interfaces import Defense, LocalStep
 from fedsim.core.randomness import generator
 from fedsim.core.training import batch_gradient
 from fedsim.core.types import Task
@@ -107,6 +107,19 @@ def test_quantised_values() -> None:
     assert brain.tolist() == pytest.approx([0.1, -3.0, 70000.0], rel=1e-2)
 
 
+@pytest.mark.parametrize(("method", "bits"), [("qsgd", math.log2(9)), ("sign", 1), ("bfloat16", 16)])
+def test_a_quantised_number_takes_as_many_bits_as_it_has_values(method: str, bits: float) -> None:
+    assert Quantize(method=method, levels=4).bits == pytest.approx(bits)
+
+
+@pytest.mark.parametrize("defense", [Quantize(method="sign"), Clip(max_norm=1.0)])
+def test_a_defense_after_which_earlier_noise_has_another_deviation_says_so(defense: Defense) -> None:
+    noisy = {"w": Noise(sigma=1.0).on_reply({"w": torch.zeros(1000)}, "gradient", generator(0))["w"]}
+    changed = defense.on_reply(noisy, "gradient", generator(1))["w"]
+    assert abs(float(changed.std()) - 1) > 0.1
+    assert defense.rescales
+
+
 def test_bytes_are_those_of_the_best_encoding() -> None:
     reply = {"w": torch.ones(1000), "b": torch.ones(8)}
     assert dense_bytes(reply) == wire_bytes(reply) == 4 * 1008
@@ -121,6 +134,12 @@ def test_laplace_noise_has_the_same_deviation_and_heavier_tails() -> None:
     drawn = Noise(sigma=0.5, distribution="laplace").on_reply(zeros, "gradient", generator(3))["w"]
     assert float(drawn.std()) == pytest.approx(0.5, rel=0.02)
     assert float((drawn / 0.5).pow(4).mean()) == pytest.approx(6, rel=0.15)  # normal: 3
+
+
+def test_the_rarest_draw_of_laplace_noise_is_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "rand", lambda shape, **more: torch.zeros(shape, dtype=more["dtype"]))
+    drawn = Noise(sigma=1.0, distribution="laplace").on_reply({"w": torch.zeros(3)}, "gradient", generator(0))
+    assert bool(drawn["w"].isfinite().all())
 
 
 def test_relative_noise_follows_each_tensor() -> None:
@@ -151,6 +170,14 @@ def test_every_way_of_sparsifying_drops_the_same_share(rate: float, seed: int) -
         assert int((each["b"] == 0).sum()) == int(rate * 63)
         for name, tensor in model.items():
             assert torch.equal(tensor[tensor != 0], reply[name][tensor != 0])
+
+
+def test_the_largest_entries_are_kept_or_any() -> None:
+    reply = {"w": torch.arange(1.0, 101.0) * torch.tensor([1.0, -1.0]).repeat(50)}
+    largest = Sparsify(rate=0.6, keep="largest").on_reply(reply, "gradient", generator(0))["w"]
+    assert largest.nonzero().flatten().tolist() == list(range(60, 100))
+    kept = Sparsify(rate=0.6, keep="random").on_reply(reply, "gradient", generator(0))["w"].nonzero()
+    assert 10 < int((kept < 60).sum()) < 38  # 24 on average
 
 
 def test_mixed_batches_are_between_their_examples() -> None:
@@ -239,7 +266,7 @@ def test_chains_act_in_order_and_draw_from_their_seed_alone(chain: list[str], se
     torch.manual_seed(2)  # the global state plays no part
     again, other = send(seed), send(seed + 1)
     assert all(torch.equal(first[name], again[name]) for name in reply)
-    assert all(torch.equal(reply[name], before[name]) for name in reply), "a defence wrote into its input"
+    assert all(torch.equal(reply[name], before[name]) for name in reply), "a defense wrote into its input"
     if "noise" in chain[-1:]:
         assert not torch.equal(first["w"], other["w"])
     if chain[-1] == "sparsify":

@@ -71,6 +71,14 @@ def test_one_spelling(page: Path) -> None:
     assert not re.findall(r"\w*[Dd]efence\w*", page.read_text(encoding="utf-8"))
 
 
+def test_one_spelling_in_code_and_settings_too() -> None:
+    rooms = [ROOT / name for name in ("fedsim", "attacks", "defenses", "conf", "benchmarks", "examples")]
+    files = [path for room in rooms for path in room.rglob("*") if path.suffix in (".py", ".yaml", ".html")]
+    assert len(files) > 300
+    other = re.compile("[Dd]efen" + "ce")
+    assert not [path for path in files if other.search(path.read_text(encoding="utf-8"))]
+
+
 def test_every_page_is_in_the_navigation_of_the_site(site: ModuleType) -> None:
     def leaves(node: object) -> list[str]:
         if isinstance(node, str):
@@ -189,6 +197,11 @@ def test_every_command_and_experiment_is_in_the_reference(site: ModuleType) -> N
     for path in (ROOT / "conf" / "experiment").glob("*.yaml"):
         if path.stem.startswith(("ilrg_", "stein_", "pol_", "forging_", "dlg_", "ig_", "peeling_")):
             assert f"| `{path.stem}` |" in papers
+
+
+def test_every_metric_is_defined() -> None:
+    defined = re.findall(r"`(\w+)`", (ROOT / "docs" / "metrics.md").read_text())
+    assert {path.stem for path in (ROOT / "conf" / "metric").glob("*.yaml")} <= set(defined)
 
 
 def test_the_tutorial_is_there() -> None:

@@ -83,6 +83,21 @@ def test_a_latex_table_has_baselines_and_intervals_or_ranges(tmp_path: Path) -> 
         assert text.count(command) == 1
 
 
+def test_an_attack_with_random_numbers_of_its_own_is_one_line_over_the_seeds(tmp_path: Path) -> None:
+    for seed in range(3):
+        own = {"_target_": "x", "seed": seed, "restarts": 2}
+        made_run(tmp_path / f"{seed}", seed=seed, lnacc=0.5 + 0.125 * seed, config_attack=own)
+    write_table(tmp_path / "table.tex", exported([tmp_path / f"{seed}" for seed in range(3)]))
+    text = (tmp_path / "table.tex").read_text()
+    assert "attack.seed" not in text
+    assert "label number accuracy & " in text
+    for seed in range(3):
+        made_run(tmp_path / f"psnr{seed}", seed=seed, metric="psnr")
+    write_table(tmp_path / "psnr.tex", exported([tmp_path / f"psnr{seed}" for seed in range(3)]))
+    assert "likeness of images (dB, PSNR) & " in (tmp_path / "psnr.tex").read_text()
+    assert r"$0.625$ $\pm$ $0.311$ & $0.250$ & 3" in text
+
+
 def test_spread_is_an_interval_from_three_runs_on() -> None:
     assert spread(Entry(values=(1.0,))) == "$1.000$"
     assert spread(Entry(values=(1.0, 2.0))) == "$1.500$ ($1.000$ to $2.000$)"

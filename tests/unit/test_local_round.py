@@ -1,4 +1,4 @@
-"""A client's one local round: always by its behaviour, defences inside, a trace only for an audit."""
+"""A client's one local round: always by its behaviour, defenses inside, a trace only for an audit."""
 
 import dataclasses
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_a_trace_is_recorded_for_an_audit_alone(small, tmp_path) -> None:
     assert all(torch.equal(audited.update[name], last[name] - sent[name]) for name in sent)
 
 
-def test_a_gradient_is_asked_of_the_behaviour_too_with_the_defences_inside(small, tmp_path) -> None:
+def test_a_gradient_is_asked_of_the_behaviour_too_with_the_defenses_inside(small, tmp_path) -> None:
     setup, sent = setup_of(small(), tmp_path / "run")
     asked = []
 

@@ -13,6 +13,7 @@ from fedsim.attacks.privacy.labels.idlg import IDLG
 from fedsim.attacks.privacy.labels.ilrg import ILRG
 from fedsim.attacks.privacy.matching.labels import Given, Joint, Restored
 from fedsim.attacks.privacy.matching.levenberg_marquardt import conjugate_gradients
+from fedsim.attacks.privacy.matching.linear_layers import Between
 from fedsim.attacks.privacy.matching.matching import Matching
 from fedsim.attacks.privacy.matching.objectives import Cosine, Euclidean
 from fedsim.attacks.privacy.matching.optimisers import Adam
@@ -302,3 +303,13 @@ def test_batch_gradient_matches_the_reply_of_the_problem(observe) -> None:
     mine = problem.compared((images.double() - 0.3) / 0.4, labels)
     for left, right in zip(mine, gradient.values(), strict=True):
         assert torch.allclose(left.float(), right, atol=1e-6)
+
+
+@pytest.mark.parametrize("module", [nn.ReLU(), nn.LeakyReLU(0.2), nn.LeakyReLU(0.01), nn.Tanh()])
+def test_kinks_that_are_rounded_off_lie_above_the_kink_and_come_back_to_it(module: nn.Module) -> None:
+    values, between = torch.linspace(-2, 2, 41, dtype=torch.float64), Between(modules=(module,))
+    exact, narrow, wide = module(values), *(between(values, torch.tensor(w)) for w in (1e-3, 0.5))
+    assert torch.equal(between(values), exact)
+    assert torch.allclose(narrow, exact, atol=1e-3)
+    assert bool((wide >= exact - 1e-12).all())
+    assert between.kinked == bool((wide - exact).abs().max() > 0.1)

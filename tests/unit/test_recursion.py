@@ -81,6 +81,12 @@ def test_activations_are_undone_with_their_slopes(activation: nn.Module) -> None
     assert not found[~known].any()
 
 
+def test_what_is_rounding_beside_the_others_is_no_active_unit() -> None:
+    found, slopes = undo(nn.ReLU(), torch.tensor([2.0, 1e-9, 0.0, 1e-3], dtype=torch.float64))
+    assert slopes.tolist() == [1, 0, 0, 1]
+    assert found.tolist() == [2.0, 0.0, 0.0, 1e-3]
+
+
 @pytest.mark.parametrize("activation", [nn.Sigmoid(), nn.Tanh()])
 def test_saturated_units_stay_finite(activation: nn.Module) -> None:
     found, slopes = undo(activation, torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64))
@@ -206,7 +212,12 @@ def test_what_is_no_gradient_of_one_image_is_refused() -> None:
         RGAP().run(model, TASK, [two])
     with pytest.raises(FedsimError, match="of more than one example"):
         RGAP().run(model, TASK, [dataclasses.replace(two, num_examples=None)])
+    small = {name: 1e-3 * tensor for name, tensor in two.received.items()}  # it is no matter of size
+    with pytest.raises(FedsimError, match="of more than one example"):
+        RGAP().run(model, TASK, [dataclasses.replace(two, num_examples=None, received=small)])
     one = fedsim.observe(model, images[:1], torch.tensor([0]))
+    large = {name: 1e4 * tensor for name, tensor in one.received.items()}
+    assert RGAP().run(model, TASK, [dataclasses.replace(one, received=large)]).labels.tolist() == [0]
     steps = dataclasses.replace(one, kind="update", learning_rate=0.1, local_steps=2)
     with pytest.raises(FedsimError, match="expected one local step, got 2"):
         RGAP().run(model, TASK, [steps])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from made_runs import made_run
 from matplotlib.figure import Figure
 
 from fedsim.config.catalog import names
@@ -25,6 +26,7 @@ from fedsim.report.figures.style import (
     TRUE,
     settle,
 )
+from fedsim.report.index import write_index
 from fedsim.report.origin import command_of, defense_of, setting_of
 from fedsim.report.threat import batch_size
 from fedsim.storage.runfolder import RunFolder
@@ -177,3 +179,15 @@ def test_names_and_facts() -> None:
     assert batch_size(24, {24}) == "24 examples"
     assert batch_size(24, {12, 24}) == "12 to 24 examples"
     assert batch_size(24, ()) == "24"
+
+
+def test_the_index_says_what_came_of_a_run_and_shows_leaks_in_red(tmp_path: Path) -> None:
+    leaking, safe = made_run(tmp_path / "leaking", lnacc=0.75), made_run(tmp_path / "safe", lnacc=0.25)
+    for folder in (leaking, safe):
+        folder.write_summary(folder.summary() | {"answer": f"All of {folder.path.name}, in short."})
+    rows = write_index(tmp_path).read_text().split("<tr data-number")[1:]
+    assert len(rows) == 2
+    for row in rows:
+        name = "leaking" if ">leaking<" in row else "safe"
+        assert f">All of {name}, in short.<" in row
+        assert ('class="n leak"' in row) == (name == "leaking")

@@ -32,7 +32,9 @@ def test_the_latest_run_is_shown_with_baselines_status_and_path(tmp_path: Path, 
 
 def test_every_kind_has_its_table(tmp_path: Path, command) -> None:
     made_sweep(tmp_path / "sweep")
-    made_comparison(tmp_path / "comparison")
+    compared = made_comparison(tmp_path / "comparison")
+    points = {"answer": "In short.", "points": ["none: leaks to ilrg", "noise: stops it"]}
+    compared.write_summary(compared.summary() | points)
     game, proof, calibration = (RunFolder(tmp_path / kind) for kind in ("game", "proof", "calibration"))
     for folder in (game, proof, calibration):
         folder.begin(folder.path.name, "")
@@ -45,6 +47,7 @@ def test_every_kind_has_its_table(tmp_path: Path, command) -> None:
     assert "seed 0, 1, 2" in shown["sweep"]
     assert "0.625 (0.250)" in shown["comparison"]  # the mean over two seeds
     assert "noise (sigma 0.1)" in shown["comparison"]
+    assert "\n- none: leaks to ilrg\n- noise: stops it\n" in shown["comparison"]  # as its report begins
     assert "1 of 1" in shown["game"]
     assert "lattice" in shown["game"]
     assert "12" in shown["proof"]
@@ -61,7 +64,13 @@ def test_words_of_others_command_no_terminal(tmp_path: Path, command) -> None:
 
 def test_what_cannot_be_shown_is_said_with_a_remedy(tmp_path: Path, command) -> None:
     (made_run(tmp_path / "torn").path / "config.yaml").write_text("x")
-    for name, words in (("torn", "changed or damaged"), ("nothing", "no config.yaml in it. Remedy")):
+    (tmp_path / "empty").mkdir()
+    unshown = (
+        ("torn", "changed or damaged"),
+        ("empty", "no config.yaml in it. Remedy"),
+        ("none", "no such folder"),
+    )
+    for name, words in unshown:
         done = command("show", name, cwd=tmp_path)
         assert done.returncode == 1
         assert words in done.stderr

@@ -85,6 +85,15 @@ def test_a_blindfold_takes_its_first_steps_honestly_and_the_others_in_small(firs
         assert lengths(between(way[step], way[step + 1])) == pytest.approx([0.3 * x for x in real], rel=1e-3)
 
 
+@pytest.mark.parametrize("cheat", [Blindfold(), Concatenation(), DirectedRetraining(), WrongData()])
+def test_a_cheat_begins_with_the_weights_sent_whatever_its_model_held(cheat: Behaviour) -> None:
+    fresh, used = small_work(), small_work()
+    with torch.no_grad():
+        for parameter in used.model.parameters():
+            parameter.add_(1.0)  # of another round
+    assert same_weights(cheat.train(fresh).update, cheat.train(used).update)
+
+
 def test_a_concatenation_is_false_in_the_middle_step_alone() -> None:
     claim = Concatenation(jump=3.0).train(small_work())
     found, way = gaps(claim), claim.trace.checkpoints

@@ -79,7 +79,7 @@ class Changer(Defense):
         return {name: self.change(tensor) for name, tensor in reply.items()}
 
 
-def test_a_good_defence_passes() -> None:
+def test_a_good_defense_passes() -> None:
     check_defense(Changer(lambda tensor: tensor / 2))
 
 
@@ -92,12 +92,12 @@ def test_a_good_defence_passes() -> None:
         (lambda tensor: tensor / 0, "infinity|NaN"),
     ],
 )
-def test_a_defence_that_breaks_the_contract_is_told_which(change, words: str) -> None:
+def test_a_defense_that_breaks_the_contract_is_told_which(change, words: str) -> None:
     with pytest.raises(Exception, match=words):
         check_defense(Changer(change))
 
 
-def test_a_defence_is_held_to_it_in_a_whole_local_round() -> None:
+def test_a_defense_is_held_to_it_in_a_whole_local_round() -> None:
     class Unsteady(Defense):
         calls = 0
 
@@ -167,7 +167,7 @@ class Meddler(Defense):
         (Meddler(), "the model given to stay"),
     ],
 )
-def test_a_defence_that_does_not_do_what_it_says_is_told_so(defense: Defense, words: str) -> None:
+def test_a_defense_that_does_not_do_what_it_says_is_told_so(defense: Defense, words: str) -> None:
     with pytest.raises(AssertionError, match=words):
         check_defense(defense)
     check_defense(Shaken(KnownDefense(noise=0.1)))

@@ -82,5 +82,5 @@ def _shifted(counts: Tensor, total: int) -> Tensor:
 def _no_shares(proportions: Tensor) -> FedsimError:
     return FedsimError(
         f"expected proportions of classes, got numbers up to {float(proportions.abs().max()):.3g}: no batch "
-        "has this gradient. Remedy: distrust this client, or weaker defences."
+        "has this gradient. Remedy: distrust this client, or weaker defenses."
     )

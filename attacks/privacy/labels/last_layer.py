@@ -47,7 +47,7 @@ def received_layer(
 
 
 def last_layer(model: nn.Module, task: Task, observation: Observation) -> LastLayer:
-    """Read the last linear layer and its mean gradient, with what a defence took of the bias put right."""
+    """Read the last linear layer and its mean gradient, with what a defense took of the bias put right."""
     layer = received_layer(model, task, observation)
     bias_gradient = restore_removed(layer.bias_gradient, layer.weight_gradient)
     if observation.defense is not None:

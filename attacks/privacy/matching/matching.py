@@ -70,7 +70,7 @@ class Matching(Attack):
         seconds: time budget of the search; `first` has its own. layers: beginnings of the names of the
         tensors to compare.
         known_only: leave out entries that are exactly zero, as a sparsifying client sends them; also done
-            when the attacker knows of such a defence.
+            when the attacker knows of such a defense.
         """
         optimiser.check(objective, priors)
         self.objective = objective

@@ -232,7 +232,7 @@ def find_span(gradient: Tensor, size: int) -> Span:
         if int(heard.sum()) < size:
             raise FedsimError(
                 f"{int(heard.sum())} of {len(known)} units kept the {wanted} entries that {size} examples "
-                "take. Remedy: smaller batches, or a defence that leaves more."
+                "take. Remedy: smaller batches, or a defense that leaves more."
             )
         claims.expect_room(size**2 * sum(gradient.shape), f"the holes in a gradient of {size} examples")
         whole = complete(gradient, known, size)
@@ -245,7 +245,7 @@ def find_span(gradient: Tensor, size: int) -> Span:
     if size == 0:
         raise FedsimError(
             "the hidden layer's gradient is zero everywhere: it spans nothing. "
-            "Remedy: distrust this client, or a weaker defence."
+            "Remedy: distrust this client, or a weaker defense."
         )
     noise = float(gap) * sum(math.sqrt(side) for side in whole.shape)
     if len(values) > size:

@@ -129,7 +129,7 @@ def read_head(form: Form, observation: Observation) -> Head:
     if not bool(gradient.any()) or not bool(received[f"{form.output}.weight"].any()):
         raise FedsimError(
             f"the gradient of {form.hidden!r} or {form.output!r} is zero everywhere: units are saturated, or "
-            "nothing was sent. Remedy: another attack.bias, a smaller attack.scale, or a weaker defence."
+            "nothing was sent. Remedy: another attack.bias, a smaller attack.scale, or a weaker defense."
         )
     if float(output.std()) < 1e-9 * float(output.abs().max()):
         raise FedsimError(

@@ -115,7 +115,7 @@ class SteinExact(Attack):
                 raise KeyboardInterrupt
             raise FedsimError(
                 f"no input of layer {form.hidden!r} was found, from {len(head.weight)} units. "
-                "Remedy: a larger model.width, smaller batches, or weaker defences."
+                "Remedy: a larger model.width, smaller batches, or weaker defenses."
             )
         guess = _reconstruction(task, form, head, batch, size, observation.num_examples is not None)
         guess = dataclasses.replace(guess, seconds=time.perf_counter() - started)

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.text import Annotation
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
@@ -65,7 +65,7 @@ def heat_figure(
     axes.set_yticks(range(len(rows)), beside)
     lower = "" if metric.highest else "; lower leaks more"
     baseline = "" if blind is None else f"; blind guess {_short(blind)}"
-    titled(axes, metric.with_unit + lower + baseline, width=round(13 * figure.get_figwidth()))
+    titled(figure, metric.with_unit + lower + baseline)
     clean(axes)
     return figure
 
@@ -83,22 +83,10 @@ def scatter_figure(
     """Draw test accuracy against the best that any attack got; defenses that no other beats are filled."""
     figure = Figure(figsize=(NARROW, 2.6 + 0.18 * len(points)), layout="constrained")
     axes = figure.subplots()
-    together: dict[tuple[int, int], list[str]] = {}  # numbers of points that would cover each other
-    notes: dict[tuple[int, int], Annotation] = {}
-    spread = [max(1e-9, max(axis) - min(axis)) for axis in zip(*points.values(), strict=True)]
     for number, (name, (accuracy, leak)) in enumerate(points.items(), start=1):
         colour = LEAK if blind is None or metric.better(leak, blind) else SOFT
         filled, label = colour if name in front else "none", f"{number}  {literal(name, 40)}"
         axes.plot(accuracy, leak, "o", ms=7, color=colour, mfc=filled, label=label)
-        place = round(14 * accuracy / spread[0]), round(16 * leak / spread[1])
-        together.setdefault(place, []).append(str(number))
-        first = list(points.values())[int(together[place][0]) - 1]
-        if together[place] == [str(number)]:
-            note = axes.annotate(
-                "", first, xytext=(5, 5), textcoords="offset points", fontsize=SMALL, color=INK
-            )
-            notes[place] = note
-        notes[place].set_text(" ".join(together[place]))
     figure.legend(loc="outside lower left", frameon=False, fontsize=SMALL, handlelength=0.8)
     line = sorted(points[name] for name in front)
     axes.plot([x for x, _ in line], [y for _, y in line], ":", color=TRUE, lw=1, zorder=0)
@@ -106,10 +94,34 @@ def scatter_figure(
         axes.axhline(blind, ls="--", lw=1.2, color=BLIND, zorder=0)
     axes.margins(x=0.2, y=0.15)
     settle(axes, [leak for _, leak in points.values()])
+    _number(axes, list(points.values()))
     axes.set_xlabel("test accuracy")
-    titled(axes, f"{metric.with_unit}, best attack")
+    titled(figure, f"{metric.with_unit}, best attack")
     clean(axes)
     return figure
+
+
+def _number(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
+    """Write beside each point its number; points whose numbers would cover each other share a place."""
+    ranges = [high - low for low, high in (axes.get_xlim(), axes.get_ylim())]
+    groups = list[list[int]]()
+    for number, point in enumerate(points):
+        for group in groups:
+            apart = [abs(a - b) / r for a, b, r in zip(point, points[group[0]], ranges, strict=True)]
+            if apart[0] < 0.08 * len(group) and apart[1] < 0.12:
+                group.append(number)
+                break
+        else:
+            groups.append([number])
+    for group in groups:
+        axes.annotate(
+            " ".join(str(number + 1) for number in group),
+            points[group[0]],
+            xytext=(5, 5),
+            textcoords="offset points",
+            fontsize=SMALL,
+            color=INK,
+        )
 
 
 def curves_figure(name: str, curves: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
@@ -117,7 +129,7 @@ def curves_figure(name: str, curves: Mapping[str, Sequence[tuple[float, float]]]
     figure = Figure(figsize=(NARROW, 2.4 + 0.18 * len(curves)), layout="constrained")
     axes = figure.subplots()
     for place, (label, points) in enumerate(curves.items()):
-        style = ("-", "--", ":", "-.")[place // len(LINES) % 4]
+        style = ("-", "--", ":", "-.")[place % 4]  # of two that coincide, both are seen
         axes.plot(
             [x for x, _ in points],
             [y for _, y in points],
@@ -129,7 +141,7 @@ def curves_figure(name: str, curves: Mapping[str, Sequence[tuple[float, float]]]
         )
     settle(axes, [y for points in curves.values() for _, y in points])
     axes.set_xlabel("round")
-    titled(axes, name)
+    titled(figure, name)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.legend(loc="outside lower left", frameon=False, fontsize=SMALL)
     clean(axes)

@@ -52,7 +52,7 @@ def rounds_figure(
         axes.set_ylim(min(0.0, 1.05 * min(heights)), 1.05)
     axes.set_xlabel("round")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    titled(axes, title)
+    titled(figure, title)
     clean(axes)
     return figure
 
@@ -82,7 +82,7 @@ def label_figure(true: Tensor | None, guessed: Tensor, title: str, presence_only
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("class")
     axes.set_ylabel("examples")
-    titled(axes, title)
+    titled(figure, title)
     axes.legend(frameon=False, fontsize=SMALL, loc="upper right", bbox_to_anchor=(1, 1.02), ncols=2)
     axes.set_ylim(top=1.3 * max(1, int(known.max()), int(guessed.max())))
     clean(axes)
@@ -127,7 +127,7 @@ def trace_figure(traces: Mapping[str, Sequence[float]]) -> Figure:
         axes.set_yscale("log")
     settle(axes, [value for values in traces.values() for value in values])
     axes.set_xlabel("% of the iterations")
-    titled(axes, "objective of the attack")
+    titled(figure, "objective of the attack")
     figure.legend(loc="outside lower left", frameon=False, fontsize=SMALL)
     clean(axes)
     return figure
@@ -161,6 +161,6 @@ def confusion_figure(table: Tensor) -> Figure:
     axes.set_yticks(range(size), labels)
     axes.set_xlabel("true number of examples")
     axes.set_ylabel("restored number")
-    titled(axes, "classes, over all attacked batches")
+    titled(figure, "classes, over all attacked batches")
     clean(axes)
     return figure

@@ -5,7 +5,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import EngFormatter
 
 from fedsim.core.errors import printable
 
@@ -33,6 +36,7 @@ DARK = {  # the same on a dark page
     "#a8518a": "#e79acb",
 }
 LARGE, SMALL = 9.5, 8.5  # points of titles and of labels
+LETTERS = 12.5  # of a title, to an inch
 ROUNDING = 1e-5  # of its values: a curve that moves by less is drawn flat
 MANY = 1500  # points: beyond, they are drawn as pixels, or a page would hold megabytes of them
 
@@ -58,9 +62,15 @@ def clean(axes: Axes) -> None:
         axis.label.set_color(INK)
 
 
-def titled(axes: Axes, words: str, width: int = 44) -> None:
-    """Write a title above a panel, in as many lines of so many letters as it takes."""
-    axes.set_title(wrapped(words, width, 3), fontsize=LARGE, color=INK, loc="left")
+def titled(figure: Figure, words: str) -> None:
+    """Write a title above a figure, from its left edge, in as many lines as its width asks for."""
+    width = round(LETTERS * figure.get_figwidth())
+    figure.suptitle(wrapped(words, width, 3), x=0.012, ha="left", fontsize=LARGE, color=INK)
+
+
+def in_bytes(axis: Axis) -> None:
+    """Label an axis with sizes as they are said: 4 MB, not 4 below a 1e6 at the axis' end."""
+    axis.set_major_formatter(EngFormatter(unit="B", sep="\N{NO-BREAK SPACE}"))
 
 
 def settle(axes: Axes, values: Iterable[float]) -> None:

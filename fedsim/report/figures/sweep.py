@@ -20,6 +20,7 @@ from fedsim.report.figures.style import (
     SOFT,
     TRUE,
     clean,
+    in_bytes,
     literal,
     marked,
     settle,
@@ -80,8 +81,10 @@ def curve_figure(
     settle(axes, heights)
     if metric.bounded:
         axes.set_ylim(min(0.0, 1.05 * min(heights)), 1.05)
+    if metric.unit == "bytes":
+        in_bytes(axes.yaxis)
     axes.set_xlabel(literal(setting, 50))
-    titled(axes, metric.with_unit)
+    titled(figure, metric.with_unit)
     if axes.get_legend_handles_labels()[1]:
         figure.legend(loc="outside lower left", frameon=False, fontsize=SMALL)
     clean(axes)
@@ -116,7 +119,9 @@ def bars_figure(
         if value is None:  # the attack does not claim this
             words, apart = "not claimed" if complete[place] else "failed", (5, 0)
             axes.annotate(words, (0, place), apart, textcoords="offset points", va="center", color=SOFT)
-    titled(axes, metric.with_unit)
+    titled(figure, metric.with_unit)
+    if metric.unit == "bytes":
+        in_bytes(axes.xaxis)
     if metric.bounded:
         axes.set_xlim(min([0.0, *(value for value in values if value is not None)]), 1)
     axes.set_yticks(range(len(labels)), shown)
