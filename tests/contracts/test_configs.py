@@ -43,7 +43,7 @@ PRESETS = {  # (yaml, key): the yaml is there to set this
     ("fedavg", "mode"),
     ("fedavg", "local_steps"),
 }
-ONE_IMAGE = {"rgap", "gauss_newton"}
+ONE_IMAGE = {"rgap", "gauss_newton", "head_peeling"}
 FIGURES = {  # beside a run's own metrics
     "run": {"accuracy", "loss", "detection", "false_rejects", "recomputed", "epsilon", "rounds_to_target"},
     "game": {

@@ -21,7 +21,7 @@ def test_an_exact_batch_goes_from_round_to_report(play_small) -> None:
     assert metric(folder, "psnr") > 100
     assert metric(folder, "psnr_best6") >= metric(folder, "psnr")
     assert metric(folder, "lnacc") == 1.0
-    assert (folder.path / "figures" / "pictures_1_0.png").exists()
+    assert (folder.path / "figures" / "pictures_1_0.svg").exists()
     page = (folder.path / "report.html").read_text()
     assert "Images: true, guessed, difference" in page
     assert "own residual" in page
@@ -32,7 +32,7 @@ def test_the_curve_of_the_objective_is_in_the_report(play_small) -> None:
     trace = folder.guess(1, 0).trace
     assert len(trace) == 21  # the start and 20 steps
     assert trace[-1] < 0.5 * trace[0]
-    assert (folder.path / "figures" / "trace.png").exists()
+    assert (folder.path / "figures" / "trace.svg").exists()
 
 
 def test_the_same_seed_gives_the_same_images(play_small) -> None:
@@ -59,7 +59,7 @@ def test_ctrl_c_keeps_the_best_so_far_and_the_report(play_small, tmp_path, monke
     assert len(folder.guess(1, 0).trace) == 7
     assert [row.client for row in folder.scores() if row.metric == "psnr"] == [0]
     assert folder.summary()["status"] == "interrupted"
-    assert (folder.path / "figures" / "pictures_1_0.png").exists()
+    assert (folder.path / "figures" / "pictures_1_0.svg").exists()
     assert "did not complete" in (folder.path / "report.html").read_text()
 
 
@@ -143,7 +143,7 @@ def test_a_metric_that_cannot_score_is_reported_and_costs_nothing_else(play_smal
     folder = play_small(*ONE, "model=mlp", "model.width=40", "federation.rounds=1", "attack=ig", *small)
     assert "psnr" in folder.summary()["metrics"]
     assert "at least 6 pixels" in " ".join(row.error for row in folder.scores())
-    assert (folder.path / "figures" / "pictures_1_0.png").exists()
+    assert (folder.path / "figures" / "pictures_1_0.svg").exists()
 
 
 def test_features_are_judged_by_the_statistics_that_the_client_used(play_small) -> None:

@@ -22,7 +22,7 @@ def test_every_round_sends_crafted_weights_and_gives_its_batches_away(play_small
     assert len(first.sent["output.weight"].unique(dim=1)[0]) == 1
     page = (folder.path / "report.html").read_text()
     assert "own residual" in page
-    assert (folder.path / "figures" / "pictures_1_0.png").exists()
+    assert (folder.path / "figures" / "pictures_1_0.svg").exists()
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from fedsim.attacks.privacy.exact.spaces import Spaces
 
 ROUNDS = 30  # of corrections before an example is given up
 SLACK = 0.02  # of the largest entry of e: so far noise may push a small one below zero
+DEAD = 1e-9  # length of an error against the slopes behind it below which there is none
 MOVES = 4  # of the example itself, where the slopes behind the first activation depend on it
 
 
@@ -53,11 +54,13 @@ def kinked_errors(spaces: Spaces, behind: Behind, points: Tensor) -> KinkedError
     sign = -logit_errors.gather(1, logit_errors.abs().argmax(dim=1, keepdim=True)).sign()
     turned, errors = sign * logit_errors, sign * errors
     smallest = turned.topk(2, dim=1, largest=False).values
-    lengths = errors.norm(dim=1, keepdim=True).clamp(min=1e-300)
+    lengths = errors.norm(dim=1, keepdim=True)
+    dead = lengths[:, 0] < DEAD * behind_slopes.norm(dim=(1, 2))  # no unit fires: nothing lies nowhere
+    lengths = lengths.clamp(min=1e-300)
     return KinkedErrors(
         errors=errors / lengths,
         labels=turned.argmin(dim=1),
-        residuals=(spaces.outside(errors).norm(dim=1, keepdim=True) / lengths)[:, 0],
+        residuals=torch.where(dead, 1.0, (spaces.outside(errors).norm(dim=1, keepdim=True) / lengths)[:, 0]),
         contrasts=contrasts,
         valid=smallest[:, 1] > -SLACK * smallest[:, 0].abs(),
     )
