@@ -35,6 +35,8 @@ def command(proof: Path, overrides: tuple[str, ...]) -> None:
     cost = f"{verdict.recomputed} of {verdict.steps} steps done again in {verdict.seconds:.2f} s"
     if verdict.accepted:
         print(f"accepted: {cost}, largest distance {verdict.distance:.3g} of at most {verdict.limit:.3g}")
+        print(f"chance that one false interval went unseen: {verdict.unseen:.3g}")
+        print(f"taken from the prover's own word: {verdict.unpinned or 'nothing'}")
         return
     where = "" if verdict.step is None else f", step {verdict.step}"
     print(f"rejected: {verdict.check}{where}: {verdict.reason}")

@@ -28,8 +28,12 @@ def central_training(config: DictConfig) -> tuple["ProofOfLearning", CentralTrai
     def fresh(number: int) -> nn.Module:
         return model_of(config, data.task, seed=derived_seed(config.seed, "fresh", number))
 
+    def drawn(seed: int) -> nn.Module:
+        return model_of(config, data.task, seed=seed)
+
     training = CentralTraining(
         fresh=fresh,
+        drawn=drawn,
         train=data.train,
         task=data.task,
         steps=proof.steps,

@@ -14,7 +14,8 @@ from fedsim.core.training import sgd_step, weights_of
 from fedsim.core.types import Weights
 from fedsim.defenses.integrity.proof.distances import distance
 from fedsim.defenses.integrity.proof.initialisation import initial_problem
-from fedsim.defenses.integrity.proof.verify import Thoroughness, chosen_places
+from fedsim.defenses.integrity.proof.expected import Thoroughness
+from fedsim.defenses.integrity.proof.sampling import chosen_places
 from fedsim.integrity.recomputation import batch_sizes, machines, precision, reproduction
 from fedsim.integrity.training import CentralTraining, batch_at, central_indices, train_centrally
 from fedsim.lab.record import recorded

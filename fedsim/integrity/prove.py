@@ -6,12 +6,14 @@ from typing import Any
 
 from fedsim.defenses.integrity.proof.proof import proof_of, to_bytes
 from fedsim.defenses.integrity.proof.seal import seal
-from fedsim.integrity.keys import prover_keys
+from fedsim.integrity.binding import bound, commitment_to
+from fedsim.integrity.keys import nonce_of, prover_keys
 from fedsim.integrity.training import CentralTraining, train_centrally
 from fedsim.lab.record import recorded
 from fedsim.storage.runfolder import RunFolder
 
 PROOF_FILE = "training.proof"
+WEIGHTS_FILE = "model.safetensors"  # what was trained
 
 
 def prove(training: CentralTraining, every: int, folder: RunFolder, *, name: str, config_text: str) -> Path:
@@ -19,13 +21,21 @@ def prove(training: CentralTraining, every: int, folder: RunFolder, *, name: str
     signer, reader = prover_keys(training.keys, training.seed)  # complain of them before any work
     folder.begin("proof", config_text)
     with recorded(folder, name, lambda: _summary(training, every, folder)):
-        trace = train_centrally(training, every)
+        data, nonce = commitment_to(training.train), nonce_of(training.keys, training.seed)
+        own = bound(training, signer.public_key().public_bytes_raw(), nonce, data.root)
+        trace = train_centrally(own, every)
         if training.precision == "float16":
             halved = [{n: t.half().float() for n, t in weights.items()} for weights in trace.checkpoints]
             trace = replace(trace, checkpoints=tuple(halved))
         subject = f"{training.steps} steps on batches of {training.batch_size}"
-        proof = replace(proof_of(trace, subject=subject, initial="random"), precision=training.precision)
+        proof = replace(
+            proof_of(trace, subject=subject, initial="random"),
+            precision=training.precision,
+            data=data.root,
+            nonce=nonce.hex(),
+        )
         folder.storage.write(PROOF_FILE, seal(to_bytes(proof), signer, reader))
+        folder.storage.write_tensors(WEIGHTS_FILE, trace.checkpoints[-1])
     return folder.path / PROOF_FILE
 
 

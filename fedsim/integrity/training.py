@@ -32,6 +32,7 @@ class CentralTraining:
     study: tuple[str, ...]  # what a calibration looks at
     intervals: tuple[int, ...]  # between checkpoints, to calibrate for
     batch_sizes: tuple[int, ...]  # to compare
+    drawn: Callable[[int], nn.Module] | None = None  # a model of a seed that two parties agreed on; None: fresh
 
     @property
     def epoch(self) -> int:

@@ -9,12 +9,14 @@ import torch
 from fedsim.core.errors import FedsimError
 from fedsim.core.training import Batch, weights_of
 from fedsim.core.types import Verdict
+from fedsim.defenses.integrity.proof.expected import Expected, Reveal
 from fedsim.defenses.integrity.proof.proof import Malformed
 from fedsim.defenses.integrity.proof.proof_of_learning import ProofOfLearning
 from fedsim.defenses.integrity.proof.seal import is_sealed_with
-from fedsim.defenses.integrity.proof.verify import Expected, Reveal, verify
-from fedsim.integrity.keys import verifier_keys
-from fedsim.integrity.training import CentralTraining, batch_at
+from fedsim.defenses.integrity.proof.verify import verify
+from fedsim.integrity.binding import bound, commitment_to
+from fedsim.integrity.keys import nonce_of, verifier_keys
+from fedsim.integrity.training import CentralTraining, batch_at, central_indices
 
 LARGEST = 16 * 2**30  # bytes of a proof that is read at all
 
@@ -31,6 +33,22 @@ def verify_file(path: Path, training: CentralTraining, audit: ProofOfLearning) -
     sealed = path.read_bytes()
     if training.keys is None:
         _check_seeds_keys(path, sealed, training.seed)
+    challenge = torch.Generator()
+    challenge.seed()  # of the machine's own chance: nobody can know it beforehand
+    return judged(sealed, training, audit, challenge)
+
+
+def judged(
+    sealed: bytes,
+    training: CentralTraining,
+    audit: ProofOfLearning,
+    challenge: torch.Generator,
+    reveal: Reveal | None = None,
+) -> Verdict:
+    """Judge a sealed proof of a training; reveal: asks the prover for its data (None: it is the verifier's own).
+
+    With audit.strict, what the training began with and the order of its data must follow from the nonce.
+    """
     signer, reader = verifier_keys(training.keys, training.seed)
     expected = Expected(
         model=training.fresh(0),
@@ -43,10 +61,19 @@ def verify_file(path: Path, training: CentralTraining, audit: ProofOfLearning) -
         every=audit.every,
         batch_size=min(training.batch_size, len(training.train.labels)),
     )
-    challenge = torch.Generator()
-    challenge.seed()  # of the machine's own chance: nobody can know it beforehand
+    if audit.how.strict:
+        data = commitment_to(training.train)
+        nonce = nonce_of(training.keys, training.seed)
+        own = bound(training, signer.public_bytes_raw(), nonce, data.root)
+        expected = replace(
+            expected,
+            start=weights_of(own.fresh(0)),
+            commitment=data,
+            order=[tuple(central_indices(own, step).tolist()) for step in range(training.steps)],
+            owns_data=reveal is None,
+        )
     how = replace(audit.how, epoch=training.epoch)
-    return verify(sealed, expected, how, batches_at(training), challenge)
+    return verify(sealed, expected, how, reveal or batches_at(training), challenge)
 
 
 def _check_seeds_keys(path: Path, sealed: bytes, seed: int) -> None:

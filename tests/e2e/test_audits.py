@@ -20,7 +20,14 @@ CHEATS = {  # by which check each is caught
     "wrong_data": "step",
     "inverse_gradient": "initial",
     "directed_retraining": "step",
-    "forger": "step",
+    "forger": "data",  # not what it committed to
+    "rank_matched": "initial",
+    "pruned": "initial",
+    "hidden_jump": "step",
+    "idle": "data",
+    "one_batch": "order",
+    "distillation": "step",
+    "adversarial_data": "data",
 }
 
 
@@ -35,12 +42,18 @@ def test_honest_clients_pass_with_a_distance_of_zero_and_learn_as_without(play_s
     assert len(verdicts) == 6
     assert all(verdict.accepted and verdict.distance == 0 for verdict in verdicts)
     assert metrics(audited)["false_rejects"] == 0
-    assert metrics(audited)["recomputed"] == 0.5  # two of four steps
+    assert metrics(audited)["recomputed"] == 1  # so few steps: all
+    assert {(verdict.unseen, verdict.unpinned) for verdict in verdicts} == {(0.0, "")}
     assert "detection" not in metrics(audited)
     assert audited.history() == plain.history()
     assert ledger.check_run(audited.path) == (6, None)
     entries = ledger.read(audited.path / ledger.LEDGER)
-    assert [(entry.round, entry.client) for entry in entries] == [(v.round, v.client) for v in verdicts]
+    for kind in ("proof", "verdict"):
+        found = [(entry.round, entry.client) for entry in entries if entry.kind == kind]
+        assert found == [(v.round, v.client) for v in verdicts]
+    assert [(e.round, e.client, e.size) for e in entries if e.kind == "data"] == [
+        (1, client, 54 - (client > 0)) for client in range(3)
+    ]
     assert (audited.path / "proofs" / "round_1.client_0.proof").stat().st_size == verdicts[0].bytes
 
 
@@ -73,9 +86,26 @@ def test_every_cheat_is_caught_by_the_check_that_is_meant_for_it(play_small, che
 
 
 def test_a_replayed_proof_is_of_another_round(play_small) -> None:
-    played = play_small(*AUDITED, "client=[replay]", "client.replay.share=0.34")
+    played = play_small(*AUDITED, "client=[replay]", "client.replay.share=0.34", "audit.exclude_after=0")
     (cheater,) = played.malicious()
     assert [v.check for v in played.verdicts() if v.client == cheater] == ["step", "identity"]
+
+
+def test_a_client_that_was_rejected_is_asked_no_more(play_small) -> None:
+    cheat = ("client=[free_rider]", "client.free_rider.share=0.34", "federation.rounds=3")
+    once = play_small(*AUDITED, *cheat, folder="once")
+    (cheater,) = once.malicious()
+    assert [v.round for v in once.verdicts() if v.client == cheater] == [1]
+    assert len(once.verdicts()) == 7
+    twice = play_small(*AUDITED, *cheat, "audit.exclude_after=2", folder="twice")
+    assert [v.round for v in twice.verdicts() if v.client == cheater] == [1, 2]
+
+
+def test_a_client_that_does_not_commit_to_its_data_is_rejected(play_small, monkeypatch) -> None:
+    import fedsim.flower.strategy
+
+    monkeypatch.setattr(fedsim.flower.strategy, "hear_commitments", lambda *_: None)  # nobody answers
+    assert {(v.accepted, v.check) for v in play_small(*AUDITED).verdicts()} == {(False, "commitment")}
 
 
 @pytest.mark.parametrize(("random", "caught"), [(0, 0.0), (1, 1.0)])
@@ -87,11 +117,15 @@ def test_the_largest_step_alone_does_not_see_a_blindfold(play_small, random: int
 
 
 def test_what_a_proof_does_not_show(play_small) -> None:
-    """Honest training on poisoned data, and endlessly small steps where the learning rate is free."""
+    """Honest training on poisoned data; as in the paper, endlessly small steps of a free learning rate, too."""
     poisoned = play_small(*AUDITED, "client=[wrong_data]", "client.wrong_data.shows=used", folder="poisoned")
     assert metrics(poisoned)["detection"] == 0
     tiny = ("client=[infinitesimal]", "audit.pin_learning_rate=false")
-    assert metrics(play_small(*AUDITED, *tiny, folder="tiny"))["detection"] == 0
+    paper = (*AUDITED, "audit=proof_of_learning_paper")
+    assert metrics(play_small(*paper, *tiny, folder="tiny"))["detection"] == 0
+    caught = play_small(*AUDITED, *tiny, folder="strict")
+    assert {v.check for v in caught.verdicts() if not v.accepted} == {"progress"}
+    assert metrics(caught)["detection"] == 1
 
 
 def test_an_audit_uses_the_batch_statistics_that_clients_use(play_small) -> None:
@@ -118,7 +152,7 @@ def test_rejected_updates_do_not_count(play_small) -> None:
     unaudited = ("federation=fedavg", "federation.local_steps=4", "attack=none")
     without = play_small(*unaudited, *loud, folder="without")
     audited = play_small(*AUDITED, *loud, folder="audited")
-    weighted = play_small(*AUDITED, *loud, "audit.rejected_weight=1.0", folder="weighted")
+    weighted = play_small(*AUDITED, *loud, "audit.rejected_weight=1.0", "audit.exclude_after=0", folder="weighted")
     assert audited.history()[-1].loss < without.history()[-1].loss
     assert weighted.history() == without.history()
     all_cheat = play_small(*AUDITED, "client=[free_rider]", "client.free_rider.share=1.0", folder="all")
@@ -188,9 +222,13 @@ def test_a_proof_is_made_and_verified_on_the_command_line(tmp_path: Path, comman
     made = command("prove", *small, "hydra.run.dir=made", cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     path = made.stdout.splitlines()[-1] + "/training.proof"
+    few = command("verify", path, *small, "audit.random=1", cwd=tmp_path)
+    assert few.returncode == 0, few.stderr
+    assert few.stdout.startswith("accepted: 10 of 30 steps done again")
+    assert "one false interval went unseen: 0.8\n" in few.stdout  # one of the five beside the largest
+    assert "the prover's own word: nothing\n" in few.stdout
     good = command("verify", path, *small, cwd=tmp_path)
-    assert good.returncode == 0, good.stderr
-    assert good.stdout.startswith("accepted: 10 of 30 steps done again")
+    assert good.stdout.startswith("accepted: 30 of 30 steps done again")
     assert "largest distance 0 of" in good.stdout
     content = Path(path).read_bytes()
     (tmp_path / "short.proof").write_bytes(content[:-5])
