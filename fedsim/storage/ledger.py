@@ -130,6 +130,8 @@ def check_run(run: Path, head: str | None = None, key: str | None = None) -> tup
 
     head: that was printed when the run ended; key: the verifier's public one, in hex (None: the head's own).
     """
+    if (run / FOLDER).is_dir() and not (run / LEDGER).is_file():
+        return 0, f"{run / LEDGER} is not there: it was removed"
     if not (run / LEDGER).is_file():
         raise FedsimError(f"no such file: {run / LEDGER}. Remedy: a run with an audit and audit.keep=true.")
     try:

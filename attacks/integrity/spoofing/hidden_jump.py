@@ -7,6 +7,7 @@ Assumes: the verifier does the largest updates again, and few others.
 Caught by: enough random intervals; the norms of checkpoints; the loss at checkpoints.
 """
 
+import itertools
 import math
 
 import torch
@@ -17,7 +18,7 @@ from fedsim.core.settings import number
 from fedsim.core.training import Batch, Claim, LocalWork, load_weights, sgd_step, weights_of
 from fedsim.core.types import Weights
 
-SCALES = (2, 4, 8, 16, 32)  # of the weights turned around, from the nearest
+SCALES = (-2, -3, -4, -6, -8, -12, -16, 4, 8)  # of the weights, in the order in which they are tried
 
 
 class HiddenJump(Behaviour):
@@ -47,8 +48,8 @@ class HiddenJump(Behaviour):
 def _detour(work: LocalWork, start: Weights, target: Weights, batches: list[Batch]) -> tuple[Weights, Weights]:
     """Return where a true interval begins and ends that is longer than the way there and from there."""
     best, found = -1.0, (start, target)
-    for scale in SCALES:
-        away = {name: -scale * tensor for name, tensor in start.items()}
+    for scale, base in itertools.product(SCALES, (start, target)):
+        away = {name: scale * tensor for name, tensor in base.items()}
         load_weights(work.model, away)
         for batch in batches:
             sgd_step(work.model, batch, work.learning_rate)
