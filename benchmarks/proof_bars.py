@@ -263,14 +263,24 @@ def unsampled(training: CentralTraining, trace, audit: ProofOfLearning, seed: in
 
 def ledger(seed: int, challenges: int) -> None:
     """Random edits of the proofs, verdicts and ledger of a run folder."""
-    small = ["data=synthetic", "data.shape=[1,8,8]", "data.num_classes=4", "data.train_size=160", "model=softmax"]
+    small = [
+        "data=synthetic",
+        "data.shape=[1,8,8]",
+        "data.num_classes=4",
+        "data.train_size=160",
+        "model=softmax",
+    ]
     rules = ["federation=fedavg", "federation.rounds=3", "audit=proof_of_learning", "attack=none", "name=b"]
     with tempfile.TemporaryDirectory() as name:
-        folder = run(build.experiment(compose([*small, *rules, "federation.batch_size=6"])), Path(name) / "run")
+        folder = run(
+            build.experiment(compose([*small, *rules, "federation.batch_size=6"])), Path(name) / "run"
+        )
         clean = check_run(folder.path)
         assert clean[1] is None, clean
         head = folder.path / "proofs" / "head.json"
-        files = {p: p.read_bytes() for p in (*(folder.path / "proofs").iterdir(), folder.path / "verdicts.csv")}
+        files = {
+            p: p.read_bytes() for p in (*(folder.path / "proofs").iterdir(), folder.path / "verdicts.csv")
+        }
         found, chance = 0, random.Random(seed)
         edits = list(edited(files, chance, 10 * challenges, head))
         for changed in edits:
@@ -308,7 +318,9 @@ def edited(files: dict[Path, bytes], chance: random.Random, number: int, head: P
             content = bytearray()
         changed = {path: None if kind == "remove" else bytes(content)}
         if kind == "add":
-            changed = {path.parent / "proofs" / "round_9.client_9.proof": b"x"} if path.suffix == ".csv" else {}
+            changed = (
+                {path.parent / "proofs" / "round_9.client_9.proof": b"x"} if path.suffix == ".csv" else {}
+            )
         if changed and changed.get(path, b"new") != files.get(path):
             number -= 1
             yield changed
@@ -327,6 +339,6 @@ if __name__ == "__main__":
     parser.add_argument("parts", nargs="*", default=["spoofs", "central", "honest", "mutations", "ledger"])
     asked = parser.parse_args()
     for name in asked.parts:
-        {"spoofs": spoofs, "central": central, "honest": honest, "mutations": mutations, "ledger": ledger}[name](
-            asked.seed, asked.challenges
-        )
+        {"spoofs": spoofs, "central": central, "honest": honest, "mutations": mutations, "ledger": ledger}[
+            name
+        ](asked.seed, asked.challenges)

@@ -42,6 +42,8 @@ def central_training(config: DictConfig) -> tuple["ProofOfLearning", CentralTrai
         precision=proof.precision,
         seed=config.seed,
         keys=None if proof["keys"] is None else Path(proof["keys"]),
+        calibration=None if proof.calibration is None else Path(proof.calibration),
+        parent=None if proof.parent is None else Path(proof.parent),
         threads=config.threads,
         study=tuple(proof.study),
         intervals=tuple(proof.intervals),

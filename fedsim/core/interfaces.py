@@ -195,8 +195,12 @@ class Submission:
     learning_rate: float
     reveal: Callable[[Sequence[int]], Sequence[Batch]]  # ask the client for the batches of these steps
     seed: int  # the server's own
-    commitment: Commitment | None = None  # to the client's data, from before; None: nothing binds what it shows
-    order: Sequence[tuple[int, ...]] | None = None  # places of each step's examples; None: the client's choice
+    commitment: Commitment | None = (
+        None  # to the client's data, from before; None: nothing binds what it shows
+    )
+    order: Sequence[tuple[int, ...]] | None = (
+        None  # places of each step's examples; None: the client's choice
+    )
 
 
 class Committed:

@@ -26,7 +26,11 @@ class Lazily(Sequence[Item]):
     def __getitem__(self, place: int | slice) -> "Item | Lazily[Item]":
         """Make one item, or a sequence of those in a slice."""
         chosen = range(self._number)[place]
-        return self._at(chosen) if isinstance(chosen, int) else Lazily(len(chosen), lambda n: self._at(chosen[n]))
+        return (
+            self._at(chosen)
+            if isinstance(chosen, int)
+            else Lazily(len(chosen), lambda n: self._at(chosen[n]))
+        )
 
     def __eq__(self, other: object) -> bool:
         """Compare with any other sequence, item by item."""

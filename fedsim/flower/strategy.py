@@ -116,7 +116,9 @@ class ObservingStrategy(Strategy):
                 summed.append(dataclasses.replace(observation, received=self._sent))  # it never saw this one
             elif rules.attacks(server_round, client):
                 self.setup.keep_observation(observation)
-        if not mean.weight and (mean.sum or not self._asked):  # all were rejected: nothing is learnt this round
+        if not mean.weight and (
+            mean.sum or not self._asked
+        ):  # all were rejected: nothing is learnt this round
             return encode(self._sent), None
         if not mean.weight:
             raise FedsimError(

@@ -8,24 +8,40 @@ import torch
 
 from fedsim.core.errors import FedsimError
 from fedsim.core.training import Batch, weights_of
-from fedsim.core.types import Verdict
+from fedsim.core.types import Verdict, Weights
 from fedsim.defenses.integrity.proof.expected import Expected, Reveal
-from fedsim.defenses.integrity.proof.proof import Malformed
+from fedsim.defenses.integrity.proof.proof import Malformed, Proof, from_bytes
 from fedsim.defenses.integrity.proof.proof_of_learning import ProofOfLearning
-from fedsim.defenses.integrity.proof.seal import is_sealed_with
+from fedsim.defenses.integrity.proof.seal import is_sealed_with, unseal
 from fedsim.defenses.integrity.proof.verify import verify
 from fedsim.integrity.binding import bound, commitment_to
 from fedsim.integrity.keys import nonce_of, verifier_keys
+from fedsim.integrity.models import read_model
+from fedsim.integrity.prove import calibration_for
 from fedsim.integrity.training import CentralTraining, batch_at, central_indices
 
 LARGEST = 16 * 2**30  # bytes of a proof that is read at all
 
 
-def verify_file(path: Path, training: CentralTraining, audit: ProofOfLearning) -> Verdict:
+def verify_file(
+    path: Path,
+    training: CentralTraining,
+    audit: ProofOfLearning,
+    *,
+    model: Path | None = None,
+    parent: Path | None = None,
+) -> Verdict:
     """Judge a file by what the verifier has: its key, the prover's public key, the model and the data.
 
-    Raises where there is nothing to judge by: no such file, no keys.
+    model: a file of weights that the proof must end with; parent: the proof of the weights that it begins at,
+    which must hold first. Raises where there is nothing to judge by: no such file, no keys.
     """
+    began = None
+    if parent is not None:
+        before = verify_file(parent, training, audit)
+        if not before.accepted:
+            return replace(before, check="parent", reason=f"its parent: {before.check}: {before.reason}")
+        began = unsealed(parent, training).trace.checkpoints[-1]
     if not path.is_file():
         raise FedsimError(f"{path}: expected a file that `fedsim prove` wrote, got none")
     if (size := path.stat().st_size) > LARGEST:
@@ -35,7 +51,17 @@ def verify_file(path: Path, training: CentralTraining, audit: ProofOfLearning) -
         _check_seeds_keys(path, sealed, training.seed)
     challenge = torch.Generator()
     challenge.seed()  # of the machine's own chance: nobody can know it beforehand
-    return judged(sealed, training, audit, challenge)
+    final = None if model is None else read_model(model)
+    verdict = judged(sealed, training, audit, challenge, parent=began, final=final)
+    if parent is not None:  # one false interval in either of the two
+        chain = 1 - (1 - (verdict.unseen or 0.0)) * (1 - (before.unseen or 0.0))
+        verdict = replace(verdict, unseen=chain)
+    return verdict
+
+
+def unsealed(path: Path, training: CentralTraining) -> Proof:
+    """Return the proof in a file that was verified before."""
+    return from_bytes(unseal(path.read_bytes(), *verifier_keys(training.keys, training.seed)).payload)
 
 
 def judged(
@@ -44,9 +70,13 @@ def judged(
     audit: ProofOfLearning,
     challenge: torch.Generator,
     reveal: Reveal | None = None,
+    *,
+    parent: Weights | None = None,
+    final: Weights | None = None,
 ) -> Verdict:
     """Judge a sealed proof of a training; reveal: asks the prover for its data (None: it is the verifier's own).
 
+    parent: where it must begin, in place of a random initialisation; final: the model that it must end with.
     With audit.strict, what the training began with and the order of its data must follow from the nonce.
     """
     signer, reader = verifier_keys(training.keys, training.seed)
@@ -60,6 +90,9 @@ def judged(
         steps=training.steps,
         every=audit.every,
         batch_size=min(training.batch_size, len(training.train.labels)),
+        parent=parent,
+        final=final,
+        calibration=calibration_for(training, audit.every, audit.how.distance),
     )
     if audit.how.strict:
         data = commitment_to(training.train)
@@ -67,12 +100,14 @@ def judged(
         own = bound(training, signer.public_bytes_raw(), nonce, data.root)
         expected = replace(
             expected,
-            start=weights_of(own.fresh(0)),
+            start=None if parent is not None else weights_of(own.fresh(0)),
             commitment=data,
             order=[tuple(central_indices(own, step).tolist()) for step in range(training.steps)],
             owns_data=reveal is None,
         )
     how = replace(audit.how, epoch=training.epoch)
+    if expected.calibration is not None:
+        how = replace(how, delta=expected.calibration.delta, widen=0.0)
     return verify(sealed, expected, how, reveal or batches_at(training), challenge)
 
 

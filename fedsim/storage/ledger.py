@@ -140,7 +140,9 @@ def check_run(run: Path, head: str | None = None, key: str | None = None) -> tup
         return 0, str(error)
     proofs = sum(entry.kind == "proof" for entry in entries)
     problem = (
-        _head_problem(run, entries, head, key) or _proofs_problem(run, entries) or _verdicts_problem(run, entries)
+        _head_problem(run, entries, head, key)
+        or _proofs_problem(run, entries)
+        or _verdicts_problem(run, entries)
     )
     return proofs, problem
 

@@ -1,10 +1,14 @@
 """Proof-of-Learning inside Flower rounds, and on the command line."""
 
+import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedsim.core.errors import FedsimError
+from fedsim.integrity.audited import check_audited
 from fedsim.integrity.keys import make_keys
 from fedsim.storage import ledger
 from fedsim.storage.findings import findings
@@ -60,7 +64,13 @@ def test_honest_clients_pass_with_a_distance_of_zero_and_learn_as_without(play_s
 def test_kept_proofs_are_checked_against_their_ledger(play_small, command, tmp_path: Path) -> None:
     played = play_small(*AUDITED)
     good = command("verify", str(played.path), cwd=tmp_path)
-    assert good.stdout == "unchanged: 6 proofs, as in the ledger\n", good.stderr
+    first, last = good.stdout.splitlines()
+    assert first == "unchanged: 6 proofs, as in the ledger", good.stderr
+    head = last.removeprefix("head: ")
+    assert command("verify", str(played.path), "--head", head, cwd=tmp_path).returncode == 0
+    other = command("verify", str(played.path), "--head", "0" * 64, cwd=tmp_path)
+    assert other.returncode == 1
+    assert f"ends at {head}, and not at the head {'0' * 64}" in other.stdout
     kept = played.path / "proofs" / "round_2.client_1.proof"
     kept.write_bytes(kept.read_bytes()[:-1] + b"x")
     bad = command("verify", str(played.path), cwd=tmp_path)
@@ -69,6 +79,53 @@ def test_kept_proofs_are_checked_against_their_ledger(play_small, command, tmp_p
     kept.unlink()
     missing = ledger.check_run(played.path)
     assert "in the ledger and not in the folder" in str(missing[1])
+
+
+def test_every_edit_of_proofs_verdicts_and_ledger_is_found(play_small) -> None:
+    run = play_small(*AUDITED).path
+    assert ledger.check_run(run) == (6, None)
+    lines, verdicts = run / ledger.LEDGER, run / "verdicts.csv"
+    chain = lines.read_bytes().splitlines(keepends=True)
+    table = verdicts.read_bytes()
+
+    def rebuilt(entries: list[ledger.Entry]) -> bytes:
+        """A chain as if it had always been this one."""
+        previous, found = ledger.FIRST, b""
+        for number, entry in enumerate(entries):
+            line = replace(entry, number=number, previous=previous).line()
+            previous, found = hashlib.sha256(line).hexdigest(), found + line
+        return found
+
+    entries = ledger.read(lines)
+    edits = {
+        "the last lines dropped": (lines, b"".join(chain[:-2]), "signed head"),
+        "a chain built anew": (lines, rebuilt(entries[2:]), "signed head"),
+        "a verdict turned": (verdicts, table.replace(b"True", b"False", 1), "is not what was found"),
+        "a verdict dropped": (
+            verdicts,
+            b"".join(table.splitlines(keepends=True)[:-1]),
+            "is not what was found",
+        ),
+        "verdicts emptied": (verdicts, b"", "is not what was found"),
+        "a row put in": (verdicts, table + b"\n", "is not what was found"),
+        "the same otherwise written": (verdicts, table.replace(b"True", b'"True"', 1), "was changed"),
+        "another head": (run / ledger.HEAD, b"{}\n", "was changed"),
+        "a proof put in": (run / "proofs" / "round_9.client_0.proof", b"x", "not in the ledger"),
+    }
+    for what, (path, content, words) in edits.items():
+        before = path.read_bytes() if path.exists() else None
+        path.write_bytes(content)
+        assert words in str(ledger.check_run(run)[1]), what
+        path.unlink() if before is None else path.write_bytes(before)
+    key = Ed25519PrivateKey.generate()  # a stranger's
+    public = key.public_key().public_bytes_raw().hex()
+    head = check_audited(run, None)[2]
+    ledger.sign_head(RunFolder(run).storage, public, key.sign)
+    assert "another key than the verifier's" in str(check_audited(run, head)[1])
+    (run / ledger.HEAD).unlink()
+    assert "no signed head" in str(ledger.check_run(run)[1])
+    lines.unlink()
+    assert "it was removed" in str(ledger.check_run(run)[1])
 
 
 @pytest.mark.parametrize("cheat", CHEATS)
@@ -152,7 +209,9 @@ def test_rejected_updates_do_not_count(play_small) -> None:
     unaudited = ("federation=fedavg", "federation.local_steps=4", "attack=none")
     without = play_small(*unaudited, *loud, folder="without")
     audited = play_small(*AUDITED, *loud, folder="audited")
-    weighted = play_small(*AUDITED, *loud, "audit.rejected_weight=1.0", "audit.exclude_after=0", folder="weighted")
+    weighted = play_small(
+        *AUDITED, *loud, "audit.rejected_weight=1.0", "audit.exclude_after=0", folder="weighted"
+    )
     assert audited.history()[-1].loss < without.history()[-1].loss
     assert weighted.history() == without.history()
     all_cheat = play_small(*AUDITED, "client=[free_rider]", "client.free_rider.share=1.0", folder="all")
@@ -251,6 +310,59 @@ def test_a_proof_is_made_and_verified_on_the_command_line(tmp_path: Path, comman
     (played.path / "report.html").unlink()
     assert command("report", "made", cwd=tmp_path).returncode == 0
     assert (played.path / "report.html").read_text() == page
+
+
+def test_a_model_is_owned_by_who_has_its_proof_and_that_of_its_parent(tmp_path: Path, command) -> None:
+    small = ("model=mlp", "model.width=20", "proof.steps=6")
+    for name, more in (("one", ()), ("two", ("proof.parent=one/model.safetensors",))):
+        made = command("prove", *small, *more, f"hydra.run.dir={name}", cwd=tmp_path)
+        assert made.returncode == 0, made.stderr
+    own = command("verify", "one/model.safetensors", "one/training.proof", *small, cwd=tmp_path)
+    assert own.returncode == 0, own.stdout + own.stderr
+    other = command("verify", "two/model.safetensors", "one/training.proof", *small, cwd=tmp_path)
+    assert (other.returncode, "the model is not the one" in other.stdout) == (1, True)
+    alone = command("verify", "two/training.proof", *small, cwd=tmp_path)
+    assert (alone.returncode, "a parent that is not known here" in alone.stdout) == (1, True)
+    chain = ("--parent", "one/training.proof")
+    tuned = command("verify", "two/model.safetensors", "two/training.proof", *chain, *small, cwd=tmp_path)
+    assert tuned.returncode == 0, tuned.stdout + tuned.stderr
+    broken = bytearray((tmp_path / "one" / "training.proof").read_bytes())
+    broken[-1] ^= 1
+    (tmp_path / "broken.proof").write_bytes(broken)
+    orphan = command("verify", "two/training.proof", "--parent", "broken.proof", *small, cwd=tmp_path)
+    assert (orphan.returncode, "its parent: signature" in orphan.stdout) == (1, True)
+
+
+def test_a_proof_carries_what_its_delta_was_measured_for(tmp_path: Path, command) -> None:
+    small = ("model=mlp", "model.width=20", "proof.steps=6", "proof.intervals=[1,2]")
+    done = command("calibrate", *small, "hydra.run.dir=measured", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    bound = (*small, "proof.calibration=measured")
+    assert command("prove", *bound, "hydra.run.dir=made", cwd=tmp_path).returncode == 0
+    good = command("verify", "made/training.proof", *bound, cwd=tmp_path)
+    assert good.returncode == 0, good.stdout + good.stderr
+    deltas = tmp_path / "measured" / "delta.json"
+    deltas.write_text(
+        deltas.read_text().replace('"delta": ', '"delta": 1')
+    )  # the verifier has measured another
+    bad = command("verify", "made/training.proof", *bound, cwd=tmp_path)
+    assert (bad.returncode, "calibration: the proof was made for another" in bad.stdout) == (1, True)
+    unfit = command("prove", *bound, "audit.every=3", "hydra.run.dir=unfit", cwd=tmp_path)
+    assert unfit.returncode == 1
+    assert "none of 2 was measured for l2, k=3" in unfit.stderr
+
+
+def test_no_memory_is_no_verdict(tmp_path: Path, command, monkeypatch) -> None:
+    from fedsim.integrity import verify
+
+    def greedy(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(verify, "judged", greedy)
+    small = ("model=mlp", "model.width=20", "proof.steps=2")
+    assert command("prove", *small, "hydra.run.dir=made", cwd=tmp_path).returncode == 0
+    done = command("verify", "made/training.proof", *small, cwd=tmp_path)
+    assert (done.returncode, "could not be judged" in done.stderr) == (3, True)
 
 
 def test_a_proof_of_keys_that_nobody_named_is_not_judged(tmp_path: Path, command) -> None:

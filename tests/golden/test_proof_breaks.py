@@ -95,9 +95,14 @@ def client(behaviour: Behaviour, number: int = 0, **settings: object) -> tuple[V
 
     def reveal(steps):
         batches = [claim.batches[step] for step in steps]
-        return batches if tree is None else [
-            tree.show(batch, claim.trace.indices[step]) for step, batch in zip(steps, batches, strict=True)
-        ]
+        return (
+            batches
+            if tree is None
+            else [
+                tree.show(batch, claim.trace.indices[step])
+                for step, batch in zip(steps, batches, strict=True)
+            ]
+        )
 
     verdict = audit.examine(
         Submission(

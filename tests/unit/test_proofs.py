@@ -133,7 +133,9 @@ def test_truncated_and_oversized_files_are_malformed(judge, sealed: bytes) -> No
         for content in (short, sealed + chance.randbytes(chance.randrange(1, 50))):
             assert judge(content).check == "form"
     huge = (2**63).to_bytes(8, "little")
-    assert "are there" in judge(sealed[: HEAD - 8] + huge + sealed[HEAD:]).reason  # nothing is allocated for it
+    assert (
+        "are there" in judge(sealed[: HEAD - 8] + huge + sealed[HEAD:]).reason
+    )  # nothing is allocated for it
 
 
 def test_a_prover_cannot_make_the_reader_allocate_what_is_not_there(proof: Proof) -> None:

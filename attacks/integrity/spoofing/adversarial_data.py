@@ -45,9 +45,7 @@ class AdversarialData(Behaviour):
             pixels = images.clone().requires_grad_()
             loss = functional.cross_entropy(work.model(pixels), batch.labels)
             slopes = torch.autograd.grad(loss, parameters, create_graph=True, materialize_grads=True)
-            gap = sum(
-                ((mine - theirs) ** 2).sum() for mine, theirs in zip(slopes, wanted_step, strict=True)
-            )
+            gap = sum(((mine - theirs) ** 2).sum() for mine, theirs in zip(slopes, wanted_step, strict=True))
             assert isinstance(gap, torch.Tensor)
             (direction,) = torch.autograd.grad(gap, pixels)
             size = max(1, 16 >> iteration)  # grey levels

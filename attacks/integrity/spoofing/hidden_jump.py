@@ -45,7 +45,9 @@ class HiddenJump(Behaviour):
         return claimed(work, way, batches)
 
 
-def _detour(work: LocalWork, start: Weights, target: Weights, batches: list[Batch]) -> tuple[Weights, Weights]:
+def _detour(
+    work: LocalWork, start: Weights, target: Weights, batches: list[Batch]
+) -> tuple[Weights, Weights]:
     """Return where a true interval begins and ends that is longer than the way there and from there."""
     best, found = -1.0, (start, target)
     for scale, base in itertools.product(SCALES, (start, target)):

@@ -4,6 +4,7 @@ import torch
 
 from fedsim.core.training import Trace, tensors_digest, weights_of
 from fedsim.core.types import Weights, form_problem
+from fedsim.defenses.integrity.proof.calibration import Calibration, calibration_from, shape_of
 from fedsim.defenses.integrity.proof.expected import Expected, Rejected, Thoroughness
 from fedsim.defenses.integrity.proof.initialisation import initial_problem
 from fedsim.defenses.integrity.proof.proof import Proof
@@ -20,6 +21,7 @@ def check_claims(proof: Proof, expected: Expected, how: Thoroughness) -> None:
     if problem := form_problem(trace.checkpoints[0], weights_of(expected.model)):
         raise Rejected("model", f"of another model: {problem}")
     _check_settings(trace, expected)
+    _check_calibration(proof, expected)
     _check_data(proof, expected)
     _check_beginning(proof, expected)
     if expected.received is not None:
@@ -27,6 +29,8 @@ def check_claims(proof: Proof, expected: Expected, how: Thoroughness) -> None:
         update = {name: last[name] - first[name] for name in last}
         if not _equal(update, expected.received):
             raise Rejected("reply", "the update is not the one that the proof ends with")
+    if expected.final is not None and not _equal(expected.final, trace.checkpoints[-1]):
+        raise Rejected("model", "the model is not the one that the proof ends with")
     if how.strict:
         _check_norms(trace)
 
@@ -46,6 +50,30 @@ def _check_settings(trace: Trace, expected: Expected) -> None:
     if expected.num_examples not in (None, sum(map(len, trace.indices))):
         reason = f"{expected.num_examples} examples disclosed, {sum(map(len, trace.indices))} in the proof"
         raise Rejected("settings", reason)
+
+
+def _check_calibration(proof: Proof, expected: Expected) -> None:
+    """Refuse a delta that was measured for something else: that a proof names, or that the verifier has."""
+    trace, found = proof.trace, list[Calibration]()
+    if proof.calibration:
+        try:
+            found.append(calibration_from(proof.calibration))
+        except (TypeError, ValueError) as error:
+            raise Rejected("calibration", f"not a calibration: {error}") from error
+    if expected.calibration is not None:
+        if found and found[0] != expected.calibration:
+            raise Rejected("calibration", "the proof was made for another calibration than the verifier's")
+        found.append(expected.calibration)
+    for calibration in found:
+        problem = calibration.problem(
+            every=trace.every,
+            learning_rate=trace.learning_rate,
+            batch_size=max(map(len, trace.indices)),
+            model=shape_of(trace.checkpoints[0]),
+            machine=proof.machine,
+        )
+        if problem:
+            raise Rejected("calibration", problem)
 
 
 def _check_data(proof: Proof, expected: Expected) -> None:

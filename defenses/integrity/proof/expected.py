@@ -10,6 +10,7 @@ from torch import nn
 from fedsim.core.errors import FedsimError
 from fedsim.core.training import Batch, Commitment
 from fedsim.core.types import Task, Weights
+from fedsim.defenses.integrity.proof.calibration import Calibration
 
 Reveal = Callable[[Sequence[int], Sequence[tuple[int, ...]]], Sequence[Batch]]
 
@@ -50,6 +51,8 @@ class Expected:
     num_examples: int | None = None  # that the prover disclosed
     commitment: Commitment | None = None  # to the prover's data, from before it trained
     order: Sequence[tuple[int, ...]] | None = None  # places of each step's examples in that data
+    calibration: Calibration | None = None  # the verifier's own, which delta comes from
+    final: Weights | None = None  # the model that the proof is said to be of
     owns_data: bool = False  # the verifier has the data itself: what is revealed comes from there
 
     @property

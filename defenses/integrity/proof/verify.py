@@ -29,7 +29,9 @@ from fedsim.defenses.integrity.proof.sampling import chosen_places, unseen_chanc
 from fedsim.defenses.integrity.proof.seal import BadSignature, Unreadable, unseal
 
 LOOKS = 16  # checkpoints beside those done again whose loss is looked at
-LEAP = 20.0  # the loss of a checkpoint, in units of the largest of the first's, the last's, and a blind guess's
+LEAP = (
+    20.0  # the loss of a checkpoint, in units of the largest of the first's, the last's, and a blind guess's
+)
 
 
 def verify(
@@ -108,9 +110,7 @@ def _check_steps(
         _check_losses(trace, set(places), expected, shown[0], challenge)
 
 
-def _shown(
-    trace: Trace, place: int, expected: Expected, how: Thoroughness, reveal: Reveal
-) -> list[Batch]:
+def _shown(trace: Trace, place: int, expected: Expected, how: Thoroughness, reveal: Reveal) -> list[Batch]:
     """Ask for the batches of an interval, and check that they are data, and the data of the proof."""
     span = trace.span(place)
     try:
