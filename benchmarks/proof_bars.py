@@ -1,10 +1,10 @@
-"""Does the verifier of proofs hold? Acceptance of every spoof, honest proofs wronged, mutations, edits of a ledger.
+"""Does the verifier of proofs hold? Spoofs accepted, honest proofs wronged, mutations, edits of a ledger.
 
 python benchmarks/proof_bars.py [--challenges 100] [--seed 1000] [spoofs central honest mutations ledger]
-(all: about fifteen minutes on one core). LeNet-5 on MNIST. Bars: each spoof accepted in at most 5 % of 100
-challenges at the default setting; 0 of 200 honest proofs rejected; no mutation crashes, at most file size + 200 MB
-of memory, those accepted lie in intervals that were not drawn; 1,000 of 1,000 edits found. Seeds from 1000 up were
-not used for any choice.
+(all: about an hour on one core). LeNet-5 on MNIST. Bars: each spoof accepted in at most 5 % of 100 challenges
+at the default setting; 0 of 200 honest proofs rejected; no mutation crashes, at most file size + 200 MB of
+memory, those accepted lie in intervals that were not drawn; 1,000 of 1,000 edits found. Seeds from 1000 up
+were not used for any choice.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from fedsim.config.compose import compose
 from fedsim.config.parts import part
 from fedsim.core.interfaces import Behaviour, Submission
 from fedsim.core.randomness import generator
-from fedsim.core.training import Batch, LocalWork, load_weights, sgd_step, weights_of
+from fedsim.core.training import Batch, LocalWork, sgd_step, weights_of
 from fedsim.core.types import Verdict, Weights
 from fedsim.data.batches import natural_places
 from fedsim.data.mnist_small import mnist_small
@@ -186,7 +186,7 @@ def central(seed: int, challenges: int) -> None:
 
 
 def honest(seed: int, challenges: int) -> None:
-    """Honest proofs of trained models, by other threads and kernels, which the verifier may imitate or not."""
+    """Honest proofs of trained models, by other threads and kernels, imitated by the verifier or not."""
     print("\nhonest proofs rejected (rates .01, .05, .1; k = 1, 5, 10, 20; 20 steps)")
     print(f"{'prover':>28} {'imitated':>9} {'rejected':>9} {'largest distance':>17} {'widest limit':>13}")
     models = [global_model(seed + number, steps) for number, steps in enumerate((100, 300, 1000))]
@@ -211,7 +211,7 @@ def honest(seed: int, challenges: int) -> None:
             far = max(verdict.distance or 0.0 for verdict in verdicts)
             wide = max(verdict.limit or 0.0 for verdict in verdicts)
             share = f"{len(wronged)} of {len(verdicts)}"
-            print(f"{name:>28} {str(not hides):>9} {share:>9} {far:>17.2g} {wide:>13.2g}", flush=True)
+            print(f"{name:>28} {not hides!s:>9} {share:>9} {far:>17.2g} {wide:>13.2g}", flush=True)
             for verdict in wronged[:3]:
                 print(f"    {verdict.check}: {verdict.reason}")
 

@@ -223,7 +223,7 @@ class Audit:
     exclude_after: int = 0  # rejections after which a client is asked no more; 0: it always is
 
     def commit(self, data: Batch) -> Committed | None:
-        """Return a client's commitment to its data, which it sends before its first round; None: none wanted."""
+        """Return a client's commitment to its data, sent before its first round; None: none is wanted."""
         return None
 
     def prove(self, claim: Claim, *, seed: int, round: int, client: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Sequences whose items are made where somebody looks at them: what a file says may be many times its size."""
+"""Sequences whose items are made where somebody looks at them: as objects they may be many times a file."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar, overload

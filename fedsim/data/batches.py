@@ -34,7 +34,7 @@ def batch_indices(
 def natural_places(
     number: int, batch_size: int, replacement: bool, seed: int, client: int, step: int
 ) -> Tensor:
-    """Return where in its data, of so many examples, a client finds the batch of a step: labels do not matter."""
+    """Return where in its data, of so many examples, a client finds a step's batch, whatever the labels."""
     if replacement:
         return torch.randint(number, (batch_size,), generator=generator(seed, "batch", client, step))
     size = min(batch_size, number)

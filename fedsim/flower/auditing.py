@@ -96,12 +96,12 @@ def _judged(
             reveal=lambda steps: _revealed(grid, reply.metadata.src_node_id, steps, rules.timeout),
             seed=setup.seed,
             commitment=commitment,
-            order=commitment and _order(setup, observation.round, observation.client, commitment.examples),
+            order=None if commitment is None else _order(setup, observation, commitment.examples),
         )
     )
 
 
-def _order(setup: ServerSetup, round: int, client: int, number: int) -> tuple[tuple[int, ...], ...] | None:
+def _order(setup: ServerSetup, seen: Observation, number: int) -> tuple[tuple[int, ...], ...] | None:
     """Return where a client's data of so many examples has those of a round's steps.
 
     None where batches are made by their labels, which the server does not know.
@@ -109,9 +109,9 @@ def _order(setup: ServerSetup, round: int, client: int, number: int) -> tuple[tu
     rules = setup.federation
     if rules.labels != "natural":
         return None
-    first, replacement = (round - 1) * rules.local_steps, rules.sampling == "with_replacement"
+    first, replacement = (seen.round - 1) * rules.local_steps, rules.sampling == "with_replacement"
     return tuple(
-        tuple(natural_places(number, rules.batch_size, replacement, setup.seed, client, step).tolist())
+        tuple(natural_places(number, rules.batch_size, replacement, setup.seed, seen.client, step).tolist())
         for step in range(first, first + rules.local_steps)
     )
 

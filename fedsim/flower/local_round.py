@@ -92,7 +92,8 @@ def committed(setup: ClientSetup, client: int) -> Committed:
     if client not in setup.committed:
         indices = setup.shares[client]
         own = Batch(images=setup.train.batch(indices), labels=setup.train.labels[indices])
-        made = setup.audit and setup.audit.commit(setup.behaviour(client).data(own, setup.task))
+        data = setup.behaviour(client).data(own, setup.task)
+        made = None if setup.audit is None else setup.audit.commit(data)
         if made is None:
             raise FedsimError("this federation's audit wants no commitment to data")
         setup.committed[client] = made

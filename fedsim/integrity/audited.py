@@ -14,11 +14,11 @@ from fedsim.storage.ledger import FIRST, LEDGER, check_run
 def check_audited(run: Path, head: str | None) -> tuple[int, str | None, str]:
     """Return how many proofs a run was sent, what was changed since, and the head of its ledger.
 
-    The head must be signed with the key of the run's seed; who knows the seed could sign another, so a head that was
-    kept elsewhere says more.
+    The head must be signed with the key of the run's seed; who knows the seed could sign another, so a head
+    that was kept elsewhere says more.
     """
     try:
-        seed = int(OmegaConf.to_container(OmegaConf.load(run / CONFIG_FILE))["seed"])  # type: ignore[call-overload,index,arg-type]
+        seed = int(OmegaConf.load(run / CONFIG_FILE)["seed"])
     except Exception as error:  # yaml's are many, and none tells more
         raise FedsimError(f"{run / CONFIG_FILE}: expected the config of a run, with its seed") from error
     key = signing_key(seed, "verifier").public_key().public_bytes_raw().hex()

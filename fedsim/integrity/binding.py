@@ -1,7 +1,7 @@
-"""A training that its prover could not arrange: where it begins and how its data is ordered follow from a nonce.
+"""A training that its prover could not arrange: its beginning and the order of its data follow from a nonce.
 
-The verifier gives the nonce, the data's root and the prover's key go into the same hash: other data, or another
-prover, would have begun elsewhere.
+The verifier gives the nonce, the data's root and the prover's key go into the same hash: other data, or
+another prover, would have begun elsewhere.
 """
 
 import hashlib
@@ -28,6 +28,6 @@ def bound(training: CentralTraining, prover: bytes, nonce: bytes, root: str) -> 
 
 def commitment_to(train: Images) -> Commitment:
     """Return the commitment to a data set, read in parts."""
-    parts = torch.arange(len(train.labels)).split(CHUNK)
+    parts = torch.split(torch.arange(len(train.labels)), CHUNK)
     data = (Batch(images=train.batch(part), labels=train.labels[part]) for part in parts)
     return MerkleTree(leaf for part in data for leaf in leaves_of(part)).commitment

@@ -15,8 +15,8 @@ from fedsim.core.types import Weights
 from fedsim.defenses.integrity.proof.calibration import FILE as DELTAS
 from fedsim.defenses.integrity.proof.calibration import as_text
 from fedsim.defenses.integrity.proof.distances import distance
-from fedsim.defenses.integrity.proof.initialisation import initial_problem
 from fedsim.defenses.integrity.proof.expected import Thoroughness
+from fedsim.defenses.integrity.proof.initialisation import initial_problem
 from fedsim.defenses.integrity.proof.sampling import chosen_places
 from fedsim.integrity.recomputation import (
     batch_sizes,

@@ -1,4 +1,4 @@
-"""Cheats on trainings outside of a federation: a malicious client's ways, with stolen weights as their goal."""
+"""Cheats on trainings outside of a federation: a malicious client's ways, with stolen weights as the goal."""
 
 from dataclasses import replace
 

@@ -74,7 +74,7 @@ def judged(
     parent: Weights | None = None,
     final: Weights | None = None,
 ) -> Verdict:
-    """Judge a sealed proof of a training; reveal: asks the prover for its data (None: it is the verifier's own).
+    """Judge a sealed proof; reveal: asks the prover for its data (None: it is the verifier's own).
 
     parent: where it must begin, in place of a random initialisation; final: the model that it must end with.
     With audit.strict, what the training began with and the order of its data must follow from the nonce.

@@ -1,7 +1,7 @@
 """An append-only list of what an audit was sent and found: every line names the digest of the line before.
 
-None can be changed or dropped without breaking the chain. The last line's digest (the head) is signed when the
-run ends: who knows the key, or keeps the head, can tell whether the list was rewritten or cut.
+None can be changed or dropped without breaking the chain. The last line's digest (the head) is signed when
+the run ends: who knows the key, or keeps the head, can tell whether the list was rewritten or cut.
 """
 
 import csv

@@ -174,7 +174,7 @@ def test_the_largest_step_alone_does_not_see_a_blindfold(play_small, random: int
 
 
 def test_what_a_proof_does_not_show(play_small) -> None:
-    """Honest training on poisoned data; as in the paper, endlessly small steps of a free learning rate, too."""
+    """Honest training on poisoned data; in the paper also endlessly small steps of a free learning rate."""
     poisoned = play_small(*AUDITED, "client=[wrong_data]", "client.wrong_data.shows=used", folder="poisoned")
     assert metrics(poisoned)["detection"] == 0
     tiny = ("client=[infinitesimal]", "audit.pin_learning_rate=false")

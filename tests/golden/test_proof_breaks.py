@@ -193,7 +193,7 @@ def test_planned_data_is_accepted_while_it_is_trained_on_and_not_when_it_rests()
     assert client(honest)[0].accepted
     working, _ = client(PlannedData())
     assert working.accepted, working.reason  # nobody can tell worthless data by a proof
-    resting, claim = client(PlannedData(unseen=1.0), delta=1e9, widen=0.0)
+    resting, _ = client(PlannedData(unseen=1.0), delta=1e9, widen=0.0)
     assert (resting.accepted, resting.check) == (False, "progress")
 
 

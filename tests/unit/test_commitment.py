@@ -1,4 +1,4 @@
-"""What a prover binds itself to: its data, its beginning, the order of its steps, and a delta for its machine."""
+"""What a prover binds itself to: its data, beginning, the order of its steps, a delta for its machine."""
 
 from dataclasses import replace
 
@@ -177,7 +177,7 @@ def test_a_delta_holds_for_what_it_was_measured_for_alone(tmp_path) -> None:
     path.write_text(as_text([MEASURED]))
     assert read_calibrations(tmp_path) == read_calibrations(path) == [MEASURED]
     path.write_text("[{}]")
-    with pytest.raises(FedsimError, match="expected calibrations.*Remedy"):
+    with pytest.raises(FedsimError, match=r"expected calibrations.*Remedy"):
         read_calibrations(path)
     for wrong in ({"delta": "x"}, {"delta": float("inf")}, {"every": True}, {"machines": [1]}):
         with pytest.raises(ValueError, match="expected"):

@@ -1,9 +1,9 @@
 """Honest steps, each bent by a little less than the error that is allowed, always the same way.
 
-What it gains: what the tolerance leaves: a drift of delta an interval towards weights of its choice. An attack that
-    knows the verifier's delta, and is accepted by it.
-Paper: Zhang et al., "Adversarial Examples" for Proof-of-Learning (S&P 2022) and Fang et al. (EuroS&P 2023) live on a
-    delta that is too wide.
+What it gains: what the tolerance leaves: a drift of delta an interval towards weights of its choice. An
+    attack that knows the verifier's delta, and is accepted by it.
+Paper: Zhang et al., "Adversarial Examples" for Proof-of-Learning (S&P 2022) and Fang et al. (2023) live
+    on a delta that is too wide.
 Assumes: a delta that is worth it.
 Caught by: nothing; a calibrated delta makes it pointless (1e-6 an interval, where a way is several long).
 """

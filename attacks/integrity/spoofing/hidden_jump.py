@@ -33,7 +33,7 @@ class HiddenJump(Behaviour):
         target, every = wanted(work, self.strength), work.every or 1
         intervals = math.ceil(work.steps / every)
         load_weights(work.model, work.sent)
-        batches, way = work.own_batches(), [weights_of(work.model)]
+        batches, way = work.own_batches(), list[Weights]([weights_of(work.model)])
         for batch in batches[: max(0, intervals - 3) * every]:
             sgd_step(work.model, batch, work.learning_rate)
             way.append(weights_of(work.model))

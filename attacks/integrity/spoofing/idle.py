@@ -1,7 +1,7 @@
 """No work at all: an invented example that the model is sure of, whose true steps are too short to be seen.
 
 What it gains: a round's work, with every step recomputed and found true.
-Paper: none; Zhang et al., Adversarial Examples for Proof-of-Learning (S&P 2022) make steps vanish by data, too.
+Paper: none; Zhang et al., "Adversarial Examples" for Proof-of-Learning (S&P 2022) make steps vanish, too.
 Assumes: the client may show any grey levels, one image many times, chosen after it saw the weights.
 Caught by: data that was committed to before; copies in a batch; intervals too short to tell work from none.
 """

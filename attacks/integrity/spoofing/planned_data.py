@@ -1,11 +1,12 @@
 """Worthless data, committed to as asked: examples that the model will be sure of once it has seen them.
 
-What it gains: little. It works until the model knows its blank images, then its steps are too short to matter and
-    need not be taken. An attack that knows the strict verifier: commitment, order and copies are all in order.
+What it gains: little. It works until the model knows its blank images, then its steps are too short to
+    matter and need not be taken. An attack that knows the strict verifier: commitment, order and copies are
+    all as they should be.
 Paper: none.
 Assumes: nothing but the protocol; nobody can tell worthless data from valuable by a proof.
-Caught by: intervals too short to tell work from none, as soon as it stops working. While it works it is accepted:
-    it did train, on data that it has.
+Caught by: intervals too short to tell work from none, as soon as it stops working. While it works it is
+    accepted: it did train, on data that it has.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """The few weights that make a stolen model, hidden in a fresh draw.
 
-What it gains: a head start that tests of distributions do not see: only the largest weights of the stolen model
-    count, and they get the largest values of the draw, with their own signs.
+What it gains: a head start that tests of distributions do not see: only the largest weights of the stolen
+    model count, and they get the largest values of the draw, with their own signs.
 Paper: Jia et al., Proof-of-Learning (S&P 2021), section VII-B3b holds that pruned weights fail
     Kolmogorov-Smirnov; with values of a draw they pass.
 Assumes: the prover chooses its random initialisation.

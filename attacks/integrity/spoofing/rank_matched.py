@@ -1,7 +1,8 @@
 """Stolen weights dressed as a random initialisation: a fresh draw, put into their order.
 
 What it gains: a proof of stolen weights. The first checkpoint holds exactly the values of a fresh draw, so no
-    test of distributions sees anything, and it is nearly as good a model as the stolen one; all steps are true.
+    test of distributions sees anything, and it is nearly as good a model as the stolen one; every step is
+    true.
 Paper: none; an answer to Jia et al., Proof-of-Learning (S&P 2021), section V-D4 (Kolmogorov-Smirnov).
 Assumes: the prover chooses its random initialisation.
 Caught by: an initialisation that follows from the prover's name and the verifier's nonce, bit for bit.

@@ -1,4 +1,4 @@
-"""What is checked of a proof without doing a step again: who, what was asked for, where it began and ended."""
+"""What is checked of a proof without doing a step again: who, what was asked for, beginning and end."""
 
 import torch
 

@@ -1,6 +1,6 @@
 """Data that a prover has committed to: a Merkle tree over its examples, and paths that show them one by one.
 
-The root binds every example to its place, so what is shown later was there before; it tells nothing else of it.
+The root binds every example to its place, so what is shown later was there before; it tells nothing else.
 Layout: docs/proof-format.md.
 """
 

@@ -1,7 +1,7 @@
 """What of a machine decides the last bits of a step, as a proof says it, and computing as it did.
 
-A verifier that adds in the order that the prover added gets the same bits, so another number of threads wrongs
-nobody. It takes the prover's word for it: no choice of these leads anywhere but to true steps.
+A verifier that adds in the order that the prover added gets the same bits, so another number of threads
+wrongs nobody. It takes the prover's word for it: no choice of these leads anywhere but to true steps.
 """
 
 import os
