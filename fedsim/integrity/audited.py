@@ -18,7 +18,7 @@ def check_audited(run: Path, head: str | None) -> tuple[int, str | None, str]:
     that was kept elsewhere says more.
     """
     try:
-        seed = int(OmegaConf.load(run / CONFIG_FILE)["seed"])
+        seed = int(OmegaConf.select(OmegaConf.load(run / CONFIG_FILE), "seed"))
     except Exception as error:  # yaml's are many, and none tells more
         raise FedsimError(f"{run / CONFIG_FILE}: expected the config of a run, with its seed") from error
     key = signing_key(seed, "verifier").public_key().public_bytes_raw().hex()
