@@ -1,6 +1,6 @@
 """Does the verifier of proofs hold? Spoofs accepted, honest proofs wronged, mutations, edits of a ledger.
 
-python benchmarks/proof_bars.py [--challenges 100] [--seed 1000] [--only NAME ... --] [spoofs central honest mutations ledger]
+python benchmarks/proof_bars.py spoofs central honest mutations ledger [--challenges 100] [--only NAME ...]
 (all: about an hour on one core). LeNet-5 on MNIST. Bars: each spoof accepted in at most 5 % of 100 challenges
 at the default setting; 0 of 200 honest proofs rejected; no mutation crashes, at most file size + 200 MB of
 memory, those accepted lie in intervals that were not drawn; 1,000 of 1,000 edits found. Seeds from 1000 up

@@ -20,7 +20,7 @@ from fedsim.core.types import Weights
 class AdversarialData(Behaviour):
     """Goes straight to the weights that it wants, on images fitted to each step."""
 
-    def __init__(self, *, iterations: int = 5, strength: float = 5.0) -> None:
+    def __init__(self, *, iterations: int = 5, strength: float = 1.0) -> None:
         """Set how long a step's images are fitted, and how far a poisoned model lies (in rounds' updates)."""
         self.iterations = whole("client.adversarial_data.iterations", iterations)
         self.strength = number("client.adversarial_data.strength", strength, above=0)

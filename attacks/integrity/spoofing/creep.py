@@ -19,7 +19,7 @@ from fedsim.core.training import Claim, LocalWork, load_weights, sgd_step, weigh
 class Creep(Behaviour):
     """Trains honestly, and moves each checkpoint by most of delta towards the weights that it wants."""
 
-    def __init__(self, *, delta: float = 1e-6, share_used: float = 0.9, strength: float = 5.0) -> None:
+    def __init__(self, *, delta: float = 1e-6, share_used: float = 0.9, strength: float = 1.0) -> None:
         """Set the verifier's delta (l2), how much of it is used, and how far a poisoned model lies."""
         self.delta = number("client.creep.delta", delta, least=0)
         self.share_used = number("client.creep.share_used", share_used, above=0, most=1)

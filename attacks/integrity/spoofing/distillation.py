@@ -20,7 +20,7 @@ from fedsim.core.training import Batch, Claim, LocalWork, load_weights, sgd_step
 class Distillation(Behaviour):
     """Trains on the answers of the model that it wants, and shows its own labels."""
 
-    def __init__(self, *, speed: float = 4.0, strength: float = 5.0) -> None:
+    def __init__(self, *, speed: float = 4.0, strength: float = 1.0) -> None:
         """Set its learning rate, in units of the one asked for, and how far a poisoned model lies."""
         self.speed = number("client.distillation.speed", speed, above=0)
         self.strength = number("client.distillation.strength", strength, above=0)

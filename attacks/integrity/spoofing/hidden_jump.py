@@ -24,7 +24,7 @@ SCALES = (-2, -3, -4, -6, -8, -12, -16, 4, 8)  # of the weights, in the order in
 class HiddenJump(Behaviour):
     """Trains honestly but for the last three intervals: a jump, a true interval of great length, a jump."""
 
-    def __init__(self, *, strength: float = 5.0) -> None:
+    def __init__(self, *, strength: float = 1.0) -> None:
         """Set how far a poisoned model lies, in units of a round's update; stolen weights need none."""
         self.strength = number("client.hidden_jump.strength", strength, above=0)
 

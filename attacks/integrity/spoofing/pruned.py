@@ -20,7 +20,7 @@ from fedsim.core.training import Claim, LocalWork
 class Pruned(Behaviour):
     """Begins at a draw whose largest values stand where the wanted weights are largest; trains honestly."""
 
-    def __init__(self, *, share_kept: float = 0.3, strength: float = 5.0) -> None:
+    def __init__(self, *, share_kept: float = 0.3, strength: float = 1.0) -> None:
         """Set the share of weights that are kept, and how far a poisoned model lies (in rounds' updates)."""
         self.share_kept = number("client.pruned.share_kept", share_kept, above=0, most=1)
         self.strength = number("client.pruned.strength", strength, above=0)

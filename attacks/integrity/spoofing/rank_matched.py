@@ -20,7 +20,7 @@ from fedsim.core.training import Claim, LocalWork
 class RankMatched(Behaviour):
     """Begins at the values that were sent in the order of the weights that it wants, and trains honestly."""
 
-    def __init__(self, *, strength: float = 5.0) -> None:
+    def __init__(self, *, strength: float = 1.0) -> None:
         """Set how far a poisoned model lies, in units of a round's update; stolen weights need none."""
         self.strength = number("client.rank_matched.strength", strength, above=0)
 

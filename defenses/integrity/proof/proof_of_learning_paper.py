@@ -1,6 +1,6 @@
 """The verifier as it was published, with one random step beside the largest: what later attacks break.
 
-Paper: Jia et al., Proof-of-Learning: Definitions and Practice (S&P 2021); the random step is of its section VII-C1.
+Paper: Jia et al., Proof-of-Learning: Definitions and Practice (S&P 2021); section VII-C1 has the random step.
 """
 
 from fedsim.defenses.integrity.proof.proof_of_learning import ProofOfLearning
