@@ -1,4 +1,4 @@
-"""Random edits of an audited run's folder: does `fedsim verify RUN` find them all? A part of proof_bars.py."""
+"""Random edits of an audited run: does `fedsim verify RUN` find them all? A part of proof_bars.py."""
 
 import random
 import tempfile
