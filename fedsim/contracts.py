@@ -122,8 +122,10 @@ def check_audit(audit: Audit) -> None:
     claim, theirs = Behaviour().train(work), Behaviour().train(other)
     proof = audit.prove(claim, seed=0, round=1, client=0)
 
-    def verdict(sealed: bytes, said: Claim, shown: Sequence[Batch] | None = None) -> Verdict:
-        return _verdict(audit, work, sealed, said.update, said.batches if shown is None else shown)
+    def verdict(
+        sealed: bytes, said: Claim, shown: Sequence[Batch] | None = None, owner: LocalWork = work
+    ) -> Verdict:
+        return _verdict(audit, work, owner, sealed, said.update, said.batches if shown is None else shown)
 
     accepted = verdict(proof, claim)
     expect(accepted.accepted, f"an honest client to be accepted, got {accepted.check}: {accepted.reason}")
@@ -147,11 +149,28 @@ def check_audit(audit: Audit) -> None:
     }.items():
         expect(not judged.accepted, f"that {what} is rejected")
         expect(bool(judged.check and judged.reason), f"a check and a reason where {what} is rejected")
+    if audit.commits:
+        expect(not verdict(proof, claim, owner=other).accepted, "that data not committed to is rejected")
 
 
 def _verdict(
-    audit: Audit, work: LocalWork, proof: bytes, update: Weights, batches: Sequence[Batch]
+    audit: Audit,
+    work: LocalWork,
+    owner: LocalWork,
+    proof: bytes,
+    update: Weights,
+    batches: Sequence[Batch],
 ) -> Verdict:
+    """Have a reply judged; owner: whose data was committed to."""
+    committed = audit.commit(owner.batch(owner.owned)) if audit.commits else None
+    order = work.own_places()
+
+    def reveal(steps: Sequence[int]) -> list[Batch]:
+        shown = [batches[step] for step in steps] if batches else []
+        if committed is None:
+            return shown
+        return [committed.show(batch, order[step]) for step, batch in zip(steps, shown, strict=False)]
+
     return audit.examine(
         Submission(
             round=work.round,
@@ -165,8 +184,10 @@ def _verdict(
             steps=work.steps,
             batch_size=BATCH,
             learning_rate=work.learning_rate,
-            reveal=lambda steps: [batches[step] for step in steps] if batches else [],
+            reveal=reveal,
             seed=0,
+            commitment=None if committed is None else committed.commitment,
+            order=order,
         )
     )
 

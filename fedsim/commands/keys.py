@@ -10,7 +10,7 @@ from fedsim.core.errors import FedsimError
 @click.command("keys", short_help="make a prover's and a verifier's keys")
 @click.argument("folder", type=click.Path(path_type=Path))
 def command(folder: Path) -> None:
-    """Write the key pairs of a prover and of a verifier into FOLDER; keys that are there stay."""
+    """Write the keys of a prover and of a verifier, and its nonce, into FOLDER; keys that are there stay."""
     from fedsim.integrity.keys import make_keys
 
     if "=" in folder.name:

@@ -16,6 +16,7 @@ def command(overrides: tuple[str, ...]) -> None:
 
     audit, training, found = central(overrides)
     name, text = str(found.config.name), as_text(found.config)
-    path = prove(training, audit.every, RunFolder(found.folder), name=name, config_text=text)
+    kind = audit.how.distance
+    path = prove(training, audit.every, RunFolder(found.folder), name=name, config_text=text, kind=kind)
     print(f"proof: {path.resolve()} ({path.stat().st_size:,} bytes)")
     tell_folder(found.folder)

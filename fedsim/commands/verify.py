@@ -11,30 +11,42 @@ from fedsim.core.errors import FedsimError, in_words
 
 @click.command("verify", short_help="judge a proof, or an audited run's records")
 @click.argument("proof", type=click.Path(path_type=Path))
+@click.option(
+    "--parent", type=click.Path(path_type=Path), help="The proof of the model that PROOF begins at."
+)
+@click.option("--head", help="Of a RUN: the head of its ledger, as it was printed when the run ended.")
 @settings
-def command(proof: Path, overrides: tuple[str, ...]) -> None:
+def command(proof: Path, overrides: tuple[str, ...], parent: Path | None, head: str | None) -> None:
     """Judge PROOF, a file of `fedsim prove`, by data=... model=... proof.keys=DIR; or the ledger of a RUN.
 
+    `fedsim verify MODEL PROOF` also checks that the weights in MODEL are those that the proof ends with.
     Exit status: 0 accepted, 1 rejected, 2 malformed, 3 could not be judged.
     """
     from fedsim.commands.central import central
     from fedsim.commands.cli import complain
+    from fedsim.integrity.audited import check_audited
     from fedsim.integrity.verify import verify_file
-    from fedsim.storage.ledger import check_run
 
+    model = None
+    if overrides and "=" not in overrides[0]:
+        model, proof, overrides = proof, Path(overrides[0]), overrides[1:]
     try:
         if proof.is_dir():
-            number, problem = check_run(proof)
+            number, problem, found = check_audited(proof, head)
             print(f"changed: {problem}" if problem else f"unchanged: {number} proofs, as in the ledger")
+            print(f"head: {found}")
             sys.exit(1 if problem else 0)
         audit, training, _ = central(overrides)
-        verdict = verify_file(proof, training, audit)
-    except FedsimError as error:
-        complain(in_words(error))
+        verdict = verify_file(proof, training, audit, model=model, parent=parent)
+    except (FedsimError, MemoryError) as error:
+        words = in_words(error) if isinstance(error, FedsimError) else "more memory than there is"
+        complain(f"{proof}: could not be judged: {words}" if isinstance(error, MemoryError) else words)
         sys.exit(3)  # neither accepted nor rejected
     cost = f"{verdict.recomputed} of {verdict.steps} steps done again in {verdict.seconds:.2f} s"
     if verdict.accepted:
         print(f"accepted: {cost}, largest distance {verdict.distance:.3g} of at most {verdict.limit:.3g}")
+        print(f"chance that one false interval went unseen: {verdict.unseen:.3g}")
+        print(f"taken from the prover's own word: {verdict.unpinned or 'nothing'}")
         return
     where = "" if verdict.step is None else f", step {verdict.step}"
     print(f"rejected: {verdict.check}{where}: {verdict.reason}")

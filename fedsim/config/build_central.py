@@ -28,8 +28,12 @@ def central_training(config: DictConfig) -> tuple["ProofOfLearning", CentralTrai
     def fresh(number: int) -> nn.Module:
         return model_of(config, data.task, seed=derived_seed(config.seed, "fresh", number))
 
+    def drawn(seed: int) -> nn.Module:
+        return model_of(config, data.task, seed=seed)
+
     training = CentralTraining(
         fresh=fresh,
+        drawn=drawn,
         train=data.train,
         task=data.task,
         steps=proof.steps,
@@ -38,6 +42,8 @@ def central_training(config: DictConfig) -> tuple["ProofOfLearning", CentralTrai
         precision=proof.precision,
         seed=config.seed,
         keys=None if proof["keys"] is None else Path(proof["keys"]),
+        calibration=None if proof.calibration is None else Path(proof.calibration),
+        parent=None if proof.parent is None else Path(proof.parent),
         threads=config.threads,
         study=tuple(proof.study),
         intervals=tuple(proof.intervals),

@@ -75,6 +75,8 @@ def check_proof(config: DictConfig) -> None:
         listed(f"proof.{key}", proof[key], "a list of whole numbers of at least 1", whole)
     listed("proof.study", proof["study"], "a list of studies, such as [reproduction]", word)
     one_of("proof.precision", proof["precision"], ("float32", "float16"))
+    for key in ("calibration", "parent"):
+        optional(word, f"proof.{key}", proof[key])
     if config.model.get("checkpoint"):
         raise FedsimError(
             "model.checkpoint: a proof begins at a random initialisation. Remedy: model.checkpoint=null."

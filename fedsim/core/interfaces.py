@@ -11,7 +11,7 @@ from fedsim.core.errors import FedsimError
 from fedsim.core.federation import Federation
 from fedsim.core.prior import Prior
 from fedsim.core.tasks import task_of
-from fedsim.core.training import Batch, Claim, LocalWork, honest, load_weights
+from fedsim.core.training import Batch, Claim, Commitment, LocalWork, honest, load_weights
 from fedsim.core.types import (
     Kind,
     KnownDefense,
@@ -141,6 +141,10 @@ class Behaviour:
         """Return an update and what is claimed of how it came about."""
         return honest(work)
 
+    def data(self, own: Batch, task: Task) -> Batch:
+        """Return the data to commit to, before the first round: a client's own, unless it plans ahead."""
+        return own
+
     def send(self, proof: bytes, previous: bytes) -> bytes:
         """Return the sealed proof to send; previous: the client's last one, empty in its first round."""
         return proof
@@ -191,6 +195,22 @@ class Submission:
     learning_rate: float
     reveal: Callable[[Sequence[int]], Sequence[Batch]]  # ask the client for the batches of these steps
     seed: int  # the server's own
+    commitment: Commitment | None = (
+        None  # to the client's data, from before; None: nothing binds what it shows
+    )
+    order: Sequence[tuple[int, ...]] | None = (
+        None  # places of each step's examples; None: the client's choice
+    )
+
+
+class Committed:
+    """Data that a client has committed to: what it tells of it, and how it shows its examples."""
+
+    commitment: Commitment
+
+    def show(self, batch: Batch, places: Sequence[int]) -> Batch:
+        """Return a batch with what shows that it is of this data, at these places."""
+        raise NotImplementedError
 
 
 class Audit:
@@ -199,9 +219,19 @@ class Audit:
     every: int = 1  # steps between the checkpoints of a trace
     rejected_weight: float = 0.0  # of a rejected reply in the mean: 0 leaves it out
     keep: bool = True  # proofs as they came in, with their ledger, in the run folder
+    commits: bool = False  # whether clients commit to their data before they are told what to do
+    exclude_after: int = 0  # rejections after which a client is asked no more; 0: it always is
+
+    def commit(self, data: Batch) -> Committed | None:
+        """Return a client's commitment to its data, sent before its first round; None: none is wanted."""
+        return None
 
     def prove(self, claim: Claim, *, seed: int, round: int, client: int) -> bytes:
         """Return the client's proof of what it claims."""
+        raise NotImplementedError
+
+    def verifier(self, seed: int) -> tuple[str, Callable[[bytes], bytes]]:
+        """Return the verifier's public key in hex, and what signs the head of a run's ledger with its own."""
         raise NotImplementedError
 
     def examine(self, submission: Submission) -> Verdict:

@@ -1,5 +1,6 @@
 """Local training: what a client is asked to do, how it is done honestly, and the trace that proves it."""
 
+import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,17 +21,26 @@ class Batch:
 
     images: Tensor
     labels: Tensor
+    paths: bytes = b""  # that show a verifier: these examples are of the data that was committed to
+
+
+@dataclass(frozen=True, kw_only=True)
+class Commitment:
+    """What a prover tells of its data before it trains: it binds every example to its place."""
+
+    root: str  # SHA-256 in hex
+    examples: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trace:
     """Plain SGD on the mean cross-entropy, as it was done or is claimed to have been done."""
 
-    checkpoints: tuple[Weights, ...]  # before steps 0, k, 2k, ..., and after the last
+    checkpoints: Sequence[Weights]  # before steps 0, k, 2k, ..., and after the last
     every: int  # k
     learning_rate: float
-    indices: tuple[tuple[int, ...], ...]  # of each step's examples in the prover's data
-    digests: tuple[str, ...]  # of each step's batch
+    indices: Sequence[tuple[int, ...]]  # places of each step's examples in the prover's data
+    digests: Sequence[str]  # of each step's batch
 
     def span(self, place: int) -> range:
         """Return the steps between a checkpoint and the next."""
@@ -56,14 +66,25 @@ class LocalWork:
     kind: Kind = "update"  # of the reply; a gradient is that of the one step
     on_batch: Callable[[int, Batch], Batch] = lambda step, batch: batch  # the defenses' hooks of a step
     on_gradient: Callable[[int, Weights, Batch], Weights] = lambda step, gradient, used: gradient
+    target: Weights | None = None  # where a cheat wants to end, such as stolen weights; None: its own idea
 
     def own_batches(self) -> list[Batch]:
         """Return the batches of all steps, in order."""
         return [self.batch(self.indices(step)) for step in range(self.steps)]
 
-    def own_indices(self) -> tuple[tuple[int, ...], ...]:
-        """Return where they lie."""
-        return tuple(tuple(self.indices(step).tolist()) for step in range(self.steps))
+    def own_places(self) -> tuple[tuple[int, ...], ...]:
+        """Return where they lie in the client's own data."""
+        return tuple(self.places(self.indices(step)) for step in range(self.steps))
+
+    def places(self, indices: Tensor) -> tuple[int, ...]:
+        """Return where examples lie in the client's own data: what it commits to, in that order."""
+        values, order = self._sorted
+        return tuple(order[torch.searchsorted(values, indices)].tolist())
+
+    @functools.cached_property
+    def _sorted(self) -> tuple[Tensor, Tensor]:
+        values, order = self.owned.sort()
+        return values, order
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -101,14 +122,22 @@ def honest(work: LocalWork) -> Claim:
     return Claim(update=reply, batches=tuple(batches), trace=trace, loss=sum(losses) / len(losses))
 
 
-def trace_of(work: LocalWork, checkpoints: Sequence[Weights], batches: Sequence[Batch]) -> Trace:
-    """Return the trace that leads over these checkpoints, as work asks for them, by these batches."""
+def trace_of(
+    work: LocalWork,
+    checkpoints: Sequence[Weights],
+    batches: Sequence[Batch],
+    places: Sequence[tuple[int, ...]] | None = None,
+) -> Trace:
+    """Return the trace that leads over these checkpoints, as work asks for them, by these batches.
+
+    places: of the examples in the client's data; None: those that were asked for.
+    """
     assert work.every is not None
     return Trace(
         checkpoints=tuple(checkpoints),
         every=work.every,
         learning_rate=work.learning_rate,
-        indices=work.own_indices(),
+        indices=work.own_places() if places is None else tuple(places),
         digests=tuple(batch_digest(batch) for batch in batches),
     )
 

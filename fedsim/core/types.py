@@ -266,3 +266,5 @@ class Verdict:
     steps: int = 0  # that were claimed
     seconds: float = 0.0
     bytes: int = 0  # of the proof
+    unseen: float | None = None  # chance that one false interval was not among those done again
+    unpinned: str = ""  # what the verifier took from the prover's own word

@@ -24,16 +24,23 @@ def batch_indices(
     first fix how many images of each class there are. A client that owns fewer images than
     batch_size trains on all of them.
     """
-    if layout == "natural" and not replacement:
-        size = min(batch_size, len(owned))
-        epoch, place = divmod(step, len(owned) // size)
-        order = torch.randperm(len(owned), generator=generator(seed, "epoch", client, epoch))
-        return owned[order[place * size : (place + 1) * size]]
-    random = generator(seed, "batch", client, step)
     if layout != "natural":
+        random = generator(seed, "batch", client, step)
         wanted = layout_counts(labels[owned], batch_size, layout, random)
         return _with_counts(labels, owned, wanted, replacement, random)
-    return owned[torch.randint(len(owned), (batch_size,), generator=random)]
+    return owned[natural_places(len(owned), batch_size, replacement, seed, client, step)]
+
+
+def natural_places(
+    number: int, batch_size: int, replacement: bool, seed: int, client: int, step: int
+) -> Tensor:
+    """Return where in its data, of so many examples, a client finds a step's batch, whatever the labels."""
+    if replacement:
+        return torch.randint(number, (batch_size,), generator=generator(seed, "batch", client, step))
+    size = min(batch_size, number)
+    epoch, place = divmod(step, number // size)
+    order = torch.randperm(number, generator=generator(seed, "epoch", client, epoch))
+    return order[place * size : (place + 1) * size]
 
 
 def layout_counts(labels: Tensor, batch_size: int, layout: str, random: Generator) -> dict[int, int]:

@@ -1,7 +1,8 @@
 """An audit over Flower: a reply's proof is judged, and the client is asked for batches that it names."""
 
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -9,25 +10,77 @@ from torch import nn
 
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Audit, Submission
-from fedsim.core.training import Batch
-from fedsim.core.types import Observation
-from fedsim.flower.nodes import failure_of
+from fedsim.core.training import Batch, Commitment
+from fedsim.core.types import Observation, Verdict
+from fedsim.data.batches import natural_places
+from fedsim.flower.nodes import addressed_to, failure_of
 from fedsim.flower.records import arrays_of, decode
 from fedsim.flower.setups import ServerSetup
 
 log = logging.getLogger(__name__)
+ROOT = re.compile(r"[0-9a-f]{64}")
+
+
+def hear_commitments(
+    setup: ServerSetup, audit: Audit, grid: Grid, node_of: Mapping[int, int], round: int
+) -> None:
+    """Ask clients that have not committed to their data for it, before they are told anything of a round."""
+    node_of = {client: node for client, node in node_of.items() if client not in setup.commitments}
+    clients, heard = {node: client for client, node in node_of.items()}, dict[int, Commitment]()
+    questions = [
+        Message(RecordDict({"commit": ConfigRecord(), "you": addressed_to(client)}), node, MessageType.QUERY)
+        for client, node in node_of.items()
+    ]
+    if not questions:
+        return
+    for reply in grid.send_and_receive(questions, timeout=setup.federation.timeout):
+        client, told = clients.get(reply.metadata.src_node_id), None
+        if client is None or reply.has_error():
+            continue
+        told = reply.content.get("commitment")
+        root, examples = (told.get(name) for name in ("root", "examples")) if told else (None, None)
+        if type(examples) is int and examples > 0 and isinstance(root, str) and ROOT.fullmatch(root):
+            heard[client] = Commitment(root=root, examples=examples)
+    for client, commitment in sorted(heard.items()):
+        if audit.keep:
+            setup.keep_commitment(round, client, commitment)
+        setup.commitments[client] = commitment
 
 
 def passes(
     setup: ServerSetup, audit: Audit, model: nn.Module, grid: Grid, observation: Observation, reply: Message
 ) -> bool:
     """Have the audit judge a reply before it counts, and keep its verdict. model: in the clients' mode."""
-    proof, rules = reply.content.get("proof"), setup.federation
+    round, client = observation.round, observation.client
+    proof = reply.content.get("proof")
     came = proof.get("sealed") if isinstance(proof, ConfigRecord) else None
     sealed = came if isinstance(came, bytes) else b""
     if audit.keep:
-        setup.keep_proof(observation.round, observation.client, sealed)
-    verdict = audit.examine(
+        setup.keep_proof(round, client, sealed)
+    commitment = setup.commitments.get(client)
+    if audit.commits and commitment is None:
+        reason = "it has not committed to its data"
+        verdict = Verdict(round=round, client=client, accepted=False, check="commitment", reason=reason)
+    else:
+        verdict = _judged(setup, audit, model, grid, observation, reply, sealed)
+    setup.keep_verdict(verdict)
+    if not verdict.accepted:
+        setup.rejections[client] = setup.rejections.get(client, 0) + 1
+        log.info("round %d, client %d: rejected: %s", round, client, verdict.reason)
+    return verdict.accepted
+
+
+def _judged(
+    setup: ServerSetup,
+    audit: Audit,
+    model: nn.Module,
+    grid: Grid,
+    observation: Observation,
+    reply: Message,
+    sealed: bytes,
+) -> Verdict:
+    rules, commitment = setup.federation, setup.commitments.get(observation.client)
+    return audit.examine(
         Submission(
             round=observation.round,
             client=observation.client,
@@ -42,12 +95,25 @@ def passes(
             learning_rate=rules.local_lr,
             reveal=lambda steps: _revealed(grid, reply.metadata.src_node_id, steps, rules.timeout),
             seed=setup.seed,
+            commitment=commitment,
+            order=None if commitment is None else _order(setup, observation, commitment.examples),
         )
     )
-    setup.keep_verdict(verdict)
-    if not verdict.accepted:
-        log.info("round %d, client %d: rejected: %s", verdict.round, verdict.client, verdict.reason)
-    return verdict.accepted
+
+
+def _order(setup: ServerSetup, seen: Observation, number: int) -> tuple[tuple[int, ...], ...] | None:
+    """Return where a client's data of so many examples has those of a round's steps.
+
+    None where batches are made by their labels, which the server does not know.
+    """
+    rules = setup.federation
+    if rules.labels != "natural":
+        return None
+    first, replacement = (seen.round - 1) * rules.local_steps, rules.sampling == "with_replacement"
+    return tuple(
+        tuple(natural_places(number, rules.batch_size, replacement, setup.seed, seen.client, step).tolist())
+        for step in range(first, first + rules.local_steps)
+    )
 
 
 def _revealed(grid: Grid, node: int, steps: Sequence[int], timeout: float) -> list[Batch]:
@@ -56,9 +122,17 @@ def _revealed(grid: Grid, node: int, steps: Sequence[int], timeout: float) -> li
     for reply in grid.send_and_receive([Message(question, node, MessageType.QUERY)], timeout=timeout):
         if reason := failure_of(reply):
             raise FedsimError(reason)
-        shown = decode(arrays_of(reply))
+        shown, beside = decode(arrays_of(reply)), reply.content.get("paths")
+        paths = [beside.get(str(s), b"") if isinstance(beside, ConfigRecord) else b"" for s in steps]
         try:
-            return [Batch(images=shown[f"images {s}"], labels=shown[f"labels {s}"]) for s in steps]
+            return [
+                Batch(
+                    images=shown[f"images {s}"],
+                    labels=shown[f"labels {s}"],
+                    paths=path if isinstance(path, bytes) else b"",
+                )
+                for s, path in zip(steps, paths, strict=True)
+            ]
         except KeyError as error:
             raise FedsimError(f"{error} is missing") from error
     raise FedsimError("no answer")

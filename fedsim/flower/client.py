@@ -10,7 +10,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from fedsim.core.errors import FedsimError
 from fedsim.core.training import Claim
 from fedsim.core.types import Truth
-from fedsim.flower.local_round import defended, local_round
+from fedsim.flower.local_round import committed, defended, local_round
 from fedsim.flower.nodes import client_number, failure
 from fedsim.flower.records import DecodeOnce, arrays_of, decode, encode
 from fedsim.flower.setups import ClientSetup
@@ -30,7 +30,13 @@ def client_app(
 
     @app.query()
     def answer(message: Message, context: Context) -> Message:
-        """Show an audit the batches that it wants to see."""
+        """Commit to the client's data, or show an audit the batches that it wants to see."""
+        if "commit" in message.content:
+            told = committed(setup(), client_number(message)).commitment
+            return Message(
+                RecordDict({"commitment": ConfigRecord({"root": told.root, "examples": told.examples})}),
+                reply_to=message,
+            )
         return Message(_shown(message.content["steps"], context), reply_to=message)
 
     def defend(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -85,6 +91,10 @@ def _proof(setup: ClientSetup, claim: Claim, round: int, client: int, context: C
             for kind in ("images", "labels")
         }
     )
+    if setup.audit.commits and claim.trace is not None:
+        tree, pairs = committed(setup, client), zip(claim.batches, claim.trace.indices, strict=True)
+        paths = {str(step): tree.show(*pair).paths for step, pair in enumerate(pairs)}
+        context.state["paths"] = ConfigRecord(dict(paths))
     return sent
 
 
@@ -95,7 +105,10 @@ def _shown(asked: object, context: Context) -> RecordDict:
         raise FedsimError("no batches are kept to be shown")
     steps = [int(step) for step in asked["steps"]]  # type: ignore[union-attr]
     names = [f"{kind} {step}" for step in steps for kind in ("images", "labels")]
-    return RecordDict({"arrays": ArrayRecord({name: kept[name] for name in names})})
+    shown = RecordDict({"arrays": ArrayRecord({name: kept[name] for name in names})})
+    if isinstance(paths := context.state.get("paths"), ConfigRecord):
+        shown["paths"] = ConfigRecord({str(step): paths[str(step)] for step in steps})
+    return shown
 
 
 def _rests(setup: ClientSetup, context: Context) -> dict[int, dict[str, torch.Tensor]]:

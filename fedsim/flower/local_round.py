@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedsim.core.errors import FedsimError
-from fedsim.core.interfaces import Behaviour, LocalStep
+from fedsim.core.interfaces import Behaviour, Committed, LocalStep
 from fedsim.core.randomness import generator
 from fedsim.core.training import Batch, Claim, LocalWork
 from fedsim.core.types import Truth, Weights, form_problem
@@ -85,6 +85,19 @@ def local_work(setup: ClientSetup, sent: Weights, round: int, client: int) -> Lo
         on_batch=on_batch,
         on_gradient=on_gradient,
     )
+
+
+def committed(setup: ClientSetup, client: int) -> Committed:
+    """Return a client's commitment to its data: its own, in its order, unless it plans ahead."""
+    if client not in setup.committed:
+        indices = setup.shares[client]
+        own = Batch(images=setup.train.batch(indices), labels=setup.train.labels[indices])
+        data = setup.behaviour(client).data(own, setup.task)
+        made = None if setup.audit is None else setup.audit.commit(data)
+        if made is None:
+            raise FedsimError("this federation's audit wants no commitment to data")
+        setup.committed[client] = made
+    return setup.committed[client]
 
 
 def _step_indices(setup: ClientSetup, round: int, client: int, step: int) -> Tensor:

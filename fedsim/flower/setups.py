@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.core.federation import Federation
-from fedsim.core.interfaces import Attack, Audit, Behaviour, Defense
+from fedsim.core.interfaces import Attack, Audit, Behaviour, Committed, Defense
+from fedsim.core.training import Commitment
 from fedsim.core.types import Fault, Observation, RoundResult, Task, Verdict, Weights
 from fedsim.data.images import Images
 
@@ -40,6 +41,11 @@ class ClientSetup:
         return self.behaviours[client] if self.behaviours else Behaviour()
 
     @functools.cached_property
+    def committed(self) -> dict[int, Committed]:
+        """What clients of this process have committed to, once it was asked for."""
+        return {}
+
+    @functools.cached_property
     def owners(self) -> Tensor:
         """The client that owns each image; -1: nobody."""
         owners = torch.full((len(self.train.labels),), -1)
@@ -68,5 +74,8 @@ class ServerSetup:
     keep_round: Callable[[RoundResult], None]
     keep_verdict: Callable[[Verdict], None]
     keep_proof: Callable[[int, int, bytes], None]  # of a round and a client, as it came in
+    keep_commitment: Callable[[int, int, Commitment], None]  # of a round and a client
     keep_weights: Callable[[Weights, int], None]
+    commitments: dict[int, Commitment]  # of clients, from rounds before
+    rejections: dict[int, int]  # of clients, in rounds before
     done: int = 0  # rounds that were played before; the model holds the weights after them

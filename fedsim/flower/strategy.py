@@ -14,7 +14,7 @@ from torch import nn
 
 from fedsim.core.errors import FedsimError, in_words, shortened
 from fedsim.core.types import ALL, Fault, Observation, Weights, reply_problem
-from fedsim.flower.auditing import passes
+from fedsim.flower.auditing import hear_commitments, passes
 from fedsim.flower.averaging import RunningMean, sum_of
 from fedsim.flower.nodes import addressed_to
 from fedsim.flower.observations import Dialect, Question, observation_of
@@ -79,8 +79,10 @@ class ObservingStrategy(Strategy):
             self._sent, broadcast = crafted, encode(crafted)
         self._guard.begin(self._sent)
         self._grid = grid
-        self._asked = self.setup.federation.participants(self.setup.seed, server_round)
-        node_of = {client: node for node, client in self.nodes.items()}
+        self._asked = self._trusted(self.setup.federation.participants(self.setup.seed, server_round))
+        node_of = {client: node for node, client in self.nodes.items() if client in self._asked}
+        if (audit := self.setup.audit) is not None and audit.commits:
+            hear_commitments(self.setup, audit, grid, dict(sorted(node_of.items())), server_round)
         return [
             Message(
                 RecordDict({"arrays": broadcast, "you": addressed_to(client)}),
@@ -114,7 +116,9 @@ class ObservingStrategy(Strategy):
                 summed.append(dataclasses.replace(observation, received=self._sent))  # it never saw this one
             elif rules.attacks(server_round, client):
                 self.setup.keep_observation(observation)
-        if not mean.weight and mean.sum:  # all were rejected: nothing is learnt this round
+        if not mean.weight and (
+            mean.sum or not self._asked
+        ):  # all were rejected: nothing is learnt this round
             return encode(self._sent), None
         if not mean.weight:
             raise FedsimError(
@@ -143,6 +147,11 @@ class ObservingStrategy(Strategy):
                 yield client, early.pop(client)
         for client in reversed(waiting):
             yield client, early.get(client)
+
+    def _trusted(self, clients: Sequence[int]) -> list[int]:
+        """Leave out clients that an audit rejected too often: they learn no more of the model, either."""
+        most = 0 if self.setup.audit is None else self.setup.audit.exclude_after
+        return [c for c in clients if not most or self.setup.rejections.get(c, 0) < most]
 
     def _observe(self, round: int, client: int, reply: Message) -> Observation:
         """Read a reply; refuse one that would overflow the mean, or wreck the model for honest clients."""

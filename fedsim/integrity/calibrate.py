@@ -12,10 +12,19 @@ from fedsim.core.errors import FedsimError
 from fedsim.core.randomness import generator
 from fedsim.core.training import sgd_step, weights_of
 from fedsim.core.types import Weights
+from fedsim.defenses.integrity.proof.calibration import FILE as DELTAS
+from fedsim.defenses.integrity.proof.calibration import as_text
 from fedsim.defenses.integrity.proof.distances import distance
+from fedsim.defenses.integrity.proof.expected import Thoroughness
 from fedsim.defenses.integrity.proof.initialisation import initial_problem
-from fedsim.defenses.integrity.proof.verify import Thoroughness, chosen_places
-from fedsim.integrity.recomputation import batch_sizes, machines, precision, reproduction
+from fedsim.defenses.integrity.proof.sampling import chosen_places
+from fedsim.integrity.recomputation import (
+    batch_sizes,
+    calibrations,
+    machines,
+    precision,
+    reproduction,
+)
 from fedsim.integrity.training import CentralTraining, batch_at, central_indices, train_centrally
 from fedsim.lab.record import recorded
 from fedsim.storage.findings import Finding, findings, keep_finding
@@ -38,6 +47,8 @@ def calibrate(
         for finding in found:
             keep_finding(folder.storage, finding)
             advance(training.study.index(finding.study), f"{finding.study}, {finding.case}")
+        if deltas := calibrations(training, kind, findings(folder.storage)):
+            folder.storage.write_text(DELTAS, as_text(deltas))
     return findings(folder.storage)
 
 

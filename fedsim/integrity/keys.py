@@ -1,5 +1,6 @@
 """The keys of a prover and of a verifier: in files, or of a seed for experiments."""
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -11,13 +12,14 @@ from fedsim.defenses.integrity.proof.seal import reading_key, signing_key
 
 
 def make_keys(folder: Path) -> None:
-    """Write two fresh key pairs; secrets are readable by their owner alone."""
+    """Write two fresh key pairs and the verifier's nonce; secrets are readable by their owner alone."""
     prover, verifier = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
     content = {
         "prover.secret": prover.private_bytes_raw(),
         "prover.public": prover.public_key().public_bytes_raw(),
         "verifier.secret": verifier.private_bytes_raw(),
         "verifier.public": verifier.public_key().public_bytes_raw(),
+        "nonce.public": os.urandom(32),
     }
     if folder.exists() and not folder.is_dir():
         raise FedsimError(f"{folder}: expected a folder, got a file")
@@ -46,6 +48,13 @@ def verifier_keys(folder: Path | None, seed: int) -> tuple[Ed25519PublicKey, X25
         return signing_key(seed, "central").public_key(), reading_key(seed)
     public, secret = _key(folder, "prover.public"), _key(folder, "verifier.secret")
     return Ed25519PublicKey.from_public_bytes(public), X25519PrivateKey.from_private_bytes(secret)
+
+
+def nonce_of(folder: Path | None, seed: int) -> bytes:
+    """Return the verifier's nonce, which decides where a training begins; no folder: one of the seed."""
+    if folder is None:
+        return hashlib.sha256(f"fedsim nonce/{seed}".encode()).digest()
+    return _key(folder, "nonce.public")
 
 
 def _key(folder: Path, name: str) -> bytes:

@@ -6,7 +6,7 @@ Paper: Jia et al., Proof-of-Learning: Definitions and Practice (S&P 2021): table
     (batch_sizes), table 2 (precision), table 3 (machines). Theirs are GPUs; threads and kernels stand in.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -15,12 +15,15 @@ from torch import nn
 
 from fedsim.core.training import Trace, arithmetic, load_weights, weights_of
 from fedsim.core.types import Weights
+from fedsim.defenses.integrity.proof.calibration import Calibration, shape_of
 from fedsim.defenses.integrity.proof.distances import DISTANCES, distance
+from fedsim.defenses.integrity.proof.machine import machine
 from fedsim.defenses.integrity.proof.reproduction import (
     LEAST,
     SAFETY,
     Variation,
     nested,
+    plain_kernels,
     stand_ins,
     variations,
 )
@@ -40,7 +43,7 @@ def reproduction(training: CentralTraining, kind: str) -> Iterator[Finding]:
         largest = 0.0
         for variation in variations(training.threads):
             errors = dict.fromkeys(DISTANCES, 0.0)
-            for start in _starts(training.steps, interval):
+            for start in range(0, training.steps, interval):  # all: rounding leaps in a few of them
                 again = recompute(model, whole, training, start, interval, variation)
                 claimed = whole.checkpoints[min(start + interval, training.steps)]
                 errors = {name: max(value, distance(name, again, claimed)) for name, value in errors.items()}
@@ -53,6 +56,27 @@ def reproduction(training: CentralTraining, kind: str) -> Iterator[Finding]:
                 largest = max(largest, errors[kind])
         case = f"k={interval}, delta for {kind}"
         yield Finding(study="reproduction", case=case, figure="delta", value=max(SAFETY * largest, LEAST))
+
+
+def calibrations(training: CentralTraining, kind: str, found: Iterable[Finding]) -> list[Calibration]:
+    """Return the deltas among the findings of `reproduction`, each bound to what it was measured for."""
+    deltas = {finding.case: finding.value for finding in found if finding.figure == "delta"}
+    with plain_kernels():
+        plain = machine()
+    return [
+        Calibration(
+            delta=deltas[case],
+            distance=kind,
+            every=interval,
+            learning_rate=training.learning_rate,
+            batch_size=min(training.batch_size, len(training.train.labels)),
+            model=shape_of(weights_of(training.fresh(0))),
+            machines=sorted({machine(), plain}),
+            intervals=-(-training.steps // interval),
+        )
+        for interval in training.intervals
+        if (case := f"k={interval}, delta for {kind}") in deltas
+    ]
 
 
 def batch_sizes(training: CentralTraining, kind: str) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedsim.core import progress
 from fedsim.core.randomness import generator
-from fedsim.core.training import Batch, Trace, batch_digest, sgd_step, weights_of
+from fedsim.core.training import Batch, Trace, batch_digest, load_weights, sgd_step, weights_of
 from fedsim.core.types import Task, Weights
 from fedsim.data.images import Images
 
@@ -32,6 +32,11 @@ class CentralTraining:
     study: tuple[str, ...]  # what a calibration looks at
     intervals: tuple[int, ...]  # between checkpoints, to calibrate for
     batch_sizes: tuple[int, ...]  # to compare
+    calibration: Path | None = None  # what `fedsim calibrate` wrote; None: delta is the audit's
+    parent: Path | None = None  # a model file that training begins at; None: a random initialisation
+    drawn: Callable[[int], nn.Module] | None = (
+        None  # a model of a seed that two parties agreed on; None: fresh
+    )
 
     @property
     def epoch(self) -> int:
@@ -39,9 +44,16 @@ class CentralTraining:
         return max(1, len(self.train.labels) // self.batch_size)
 
 
-def train_centrally(training: CentralTraining, every: int, number: int = 0) -> Trace:
-    """Train the `number`-th model on the `number`-th order of batches, and record the way."""
+def train_centrally(
+    training: CentralTraining, every: int, number: int = 0, parent: Weights | None = None
+) -> Trace:
+    """Train the `number`-th model on the `number`-th order of batches, and record the way.
+
+    parent: weights to begin at in place of the model's own.
+    """
     model = training.fresh(number)
+    if parent is not None:
+        load_weights(model, parent)
     checkpoints, digests, indices = [weights_of(model)], list[Future[str]](), list[tuple[int, ...]]()
     with (
         ThreadPoolExecutor(1) as beside,  # a batch is digested while the next step is computed

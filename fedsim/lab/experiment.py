@@ -3,6 +3,7 @@
 import copy
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from fedsim.lab.assess import FAULT, assess, fault_row
 from fedsim.lab.record import GaveUp, recorded
 from fedsim.lab.tracking import Tracked, tracked
 from fedsim.metrics.facts import told
+from fedsim.storage import ledger
 from fedsim.storage.runfolder import RunFolder
 from fedsim.storage.scores import metric_lines
 
@@ -135,6 +137,9 @@ def play(experiment: Experiment, folder: RunFolder, done: int = 0, told: Tracked
         keep_round=keep_round,
         keep_verdict=folder.keep_verdict,
         keep_proof=folder.keep_proof,
+        keep_commitment=folder.keep_commitment,
+        commitments=ledger.commitments(folder.storage),
+        rejections=Counter(verdict.client for verdict in folder.verdicts() if not verdict.accepted),
         keep_weights=folder.keep_weights,
         done=done,
     )
@@ -158,6 +163,10 @@ def play(experiment: Experiment, folder: RunFolder, done: int = 0, told: Tracked
                 f"the server ended after round {ended} of {experiment.federation.rounds} without a word. "
                 "Remedy: fedsim resume goes on from there."
             )
+        if (audit := experiment.audit) is not None:
+            key, sign = audit.verifier(experiment.seed)
+            if (head := ledger.sign_head(folder.storage, key, sign)) is not None:
+                log.info("the ledger of proofs and verdicts ends at %s", head)
     finally:  # a run that ends here still says in scores.csv which clients failed
         folder.write_scores([fault_row(fault, experiment.attack_name) for fault in folder.faults()])
 

@@ -40,6 +40,11 @@ def audit_answer(verdicts: Sequence[Verdict], malicious: Mapping[int, str]) -> A
             said.append(f"No honest client was rejected ({counted(len(honest), 'proof')}).")
         else:
             said.append(f"Nobody cheated, and none of {counted(len(honest), 'proof')} was rejected.")
+    chances = [verdict.unseen for verdict in verdicts if verdict.accepted and verdict.unseen]
+    if chances:
+        said.append(
+            f"One false interval of an accepted proof would go unseen in {max(chances):.2g} of cases."
+        )
     return Answer(sentences=tuple(said), breached=breached)
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsim.core.errors import FedsimError, printable, shortened
+from fedsim.core.training import Commitment
 from fedsim.core.types import Fault, Observation, Reconstruction, RoundResult, Truth, Verdict, Weights
 from fedsim.storage import exchanges, ledger
 from fedsim.storage.files import make_private, reading
@@ -151,8 +152,8 @@ class RunFolder:
         return read_rows(self.storage, "faults.csv", Fault)
 
     def keep_verdict(self, verdict: Verdict) -> None:
-        """Add an audit's verdict to verdicts.csv."""
-        append_row(self.storage, "verdicts.csv", verdict)
+        """Add an audit's verdict to verdicts.csv, and to the ledger."""
+        ledger.keep_verdict(self.storage, verdict)
 
     def verdicts(self) -> list[Verdict]:
         """Read verdicts.csv."""
@@ -161,6 +162,10 @@ class RunFolder:
     def keep_proof(self, round: int, client: int, sealed: bytes) -> None:
         """Enter a client's proof in the ledger, and keep it as it came in."""
         ledger.keep_proof(self.storage, sealed, round=round, client=client)
+
+    def keep_commitment(self, round: int, client: int, commitment: Commitment) -> None:
+        """Enter what a client commits to in the ledger."""
+        ledger.keep_commitment(self.storage, commitment, round=round, client=client)
 
     def keep_malicious(self, malicious: Sequence[str]) -> None:
         """Write who cheats, and how: the evaluator's side channel."""

@@ -4,7 +4,7 @@ import csv
 import io
 import types
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from fedsim.core.errors import printable
@@ -25,6 +25,11 @@ def append_row(storage: Storage, name: str, row: Any) -> None:
     storage.append(name, as_bytes(csv_text([*heading, _values(row)])))
 
 
+def line_of(row: Any) -> str:
+    """Return a row as it stands in its table."""
+    return csv_text([_values(row)])
+
+
 def read_rows(storage: Storage, name: str, kind: type[Row]) -> list[Row]:
     """Read a table; no lines if it was never written."""
     if (text := storage.read_text(name)) is None:
@@ -32,10 +37,13 @@ def read_rows(storage: Storage, name: str, kind: type[Row]) -> list[Row]:
     with reading(storage.root / name):
         parsers = _parsers(kind)
         heading, *lines = csv.reader(io.StringIO(text, newline=""), strict=True)
-        if heading != _columns(kind):
-            raise ValueError(f"expected the columns {', '.join(_columns(kind))}, got {', '.join(heading)}")
+        columns = _columns(kind)
+        later = fields(kind)[len(heading) :]  # type: ignore[arg-type]
+        if heading != columns[: len(heading)] or any(new.default is MISSING for new in later):
+            raise ValueError(f"expected the columns {', '.join(columns)}, got {', '.join(heading)}")
+        known = parsers[: len(heading)]  # of an earlier version: columns that came later have defaults
         return [
-            kind(**{key: parse(value) for (key, parse), value in zip(parsers, line, strict=True)})
+            kind(**{key: parse(value) for (key, parse), value in zip(known, line, strict=True)})
             for line in lines
         ]
 

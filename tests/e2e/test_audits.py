@@ -1,10 +1,14 @@
 """Proof-of-Learning inside Flower rounds, and on the command line."""
 
+import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedsim.core.errors import FedsimError
+from fedsim.integrity.audited import check_audited
 from fedsim.integrity.keys import make_keys
 from fedsim.storage import ledger
 from fedsim.storage.findings import findings
@@ -20,7 +24,14 @@ CHEATS = {  # by which check each is caught
     "wrong_data": "step",
     "inverse_gradient": "initial",
     "directed_retraining": "step",
-    "forger": "step",
+    "forger": "data",  # not what it committed to
+    "rank_matched": "initial",
+    "pruned": "initial",
+    "hidden_jump": "step",
+    "idle": "data",
+    "one_batch": "order",
+    "distillation": "step",
+    "adversarial_data": "data",
 }
 
 
@@ -35,19 +46,31 @@ def test_honest_clients_pass_with_a_distance_of_zero_and_learn_as_without(play_s
     assert len(verdicts) == 6
     assert all(verdict.accepted and verdict.distance == 0 for verdict in verdicts)
     assert metrics(audited)["false_rejects"] == 0
-    assert metrics(audited)["recomputed"] == 0.5  # two of four steps
+    assert metrics(audited)["recomputed"] == 1  # so few steps: all
+    assert {(verdict.unseen, verdict.unpinned) for verdict in verdicts} == {(0.0, "")}
     assert "detection" not in metrics(audited)
     assert audited.history() == plain.history()
     assert ledger.check_run(audited.path) == (6, None)
     entries = ledger.read(audited.path / ledger.LEDGER)
-    assert [(entry.round, entry.client) for entry in entries] == [(v.round, v.client) for v in verdicts]
+    for kind in ("proof", "verdict"):
+        found = [(entry.round, entry.client) for entry in entries if entry.kind == kind]
+        assert found == [(v.round, v.client) for v in verdicts]
+    assert [(e.round, e.client, e.size) for e in entries if e.kind == "data"] == [
+        (1, client, 54 - (client > 0)) for client in range(3)
+    ]
     assert (audited.path / "proofs" / "round_1.client_0.proof").stat().st_size == verdicts[0].bytes
 
 
 def test_kept_proofs_are_checked_against_their_ledger(play_small, command, tmp_path: Path) -> None:
     played = play_small(*AUDITED)
     good = command("verify", str(played.path), cwd=tmp_path)
-    assert good.stdout == "unchanged: 6 proofs, as in the ledger\n", good.stderr
+    first, last = good.stdout.splitlines()
+    assert first == "unchanged: 6 proofs, as in the ledger", good.stderr
+    head = last.removeprefix("head: ")
+    assert command("verify", str(played.path), "--head", head, cwd=tmp_path).returncode == 0
+    other = command("verify", str(played.path), "--head", "0" * 64, cwd=tmp_path)
+    assert other.returncode == 1
+    assert f"ends at {head}, and not at the head {'0' * 64}" in other.stdout
     kept = played.path / "proofs" / "round_2.client_1.proof"
     kept.write_bytes(kept.read_bytes()[:-1] + b"x")
     bad = command("verify", str(played.path), cwd=tmp_path)
@@ -56,6 +79,53 @@ def test_kept_proofs_are_checked_against_their_ledger(play_small, command, tmp_p
     kept.unlink()
     missing = ledger.check_run(played.path)
     assert "in the ledger and not in the folder" in str(missing[1])
+
+
+def test_every_edit_of_proofs_verdicts_and_ledger_is_found(play_small) -> None:
+    run = play_small(*AUDITED).path
+    assert ledger.check_run(run) == (6, None)
+    lines, verdicts = run / ledger.LEDGER, run / "verdicts.csv"
+    chain = lines.read_bytes().splitlines(keepends=True)
+    table = verdicts.read_bytes()
+
+    def rebuilt(entries: list[ledger.Entry]) -> bytes:
+        """A chain as if it had always been this one."""
+        previous, found = ledger.FIRST, b""
+        for number, entry in enumerate(entries):
+            line = replace(entry, number=number, previous=previous).line()
+            previous, found = hashlib.sha256(line).hexdigest(), found + line
+        return found
+
+    entries = ledger.read(lines)
+    edits = {
+        "the last lines dropped": (lines, b"".join(chain[:-2]), "signed head"),
+        "a chain built anew": (lines, rebuilt(entries[2:]), "signed head"),
+        "a verdict turned": (verdicts, table.replace(b"True", b"False", 1), "is not what was found"),
+        "a verdict dropped": (
+            verdicts,
+            b"".join(table.splitlines(keepends=True)[:-1]),
+            "is not what was found",
+        ),
+        "verdicts emptied": (verdicts, b"", "is not what was found"),
+        "a row put in": (verdicts, table + b"\n", "is not what was found"),
+        "the same otherwise written": (verdicts, table.replace(b"True", b'"True"', 1), "was changed"),
+        "another head": (run / ledger.HEAD, b"{}\n", "was changed"),
+        "a proof put in": (run / "proofs" / "round_9.client_0.proof", b"x", "not in the ledger"),
+    }
+    for what, (path, content, words) in edits.items():
+        before = path.read_bytes() if path.exists() else None
+        path.write_bytes(content)
+        assert words in str(ledger.check_run(run)[1]), what
+        path.unlink() if before is None else path.write_bytes(before)
+    key = Ed25519PrivateKey.generate()  # a stranger's
+    public = key.public_key().public_bytes_raw().hex()
+    head = check_audited(run, None)[2]
+    ledger.sign_head(RunFolder(run).storage, public, key.sign)
+    assert "another key than the verifier's" in str(check_audited(run, head)[1])
+    (run / ledger.HEAD).unlink()
+    assert "no signed head" in str(ledger.check_run(run)[1])
+    lines.unlink()
+    assert "it was removed" in str(ledger.check_run(run)[1])
 
 
 @pytest.mark.parametrize("cheat", CHEATS)
@@ -73,9 +143,26 @@ def test_every_cheat_is_caught_by_the_check_that_is_meant_for_it(play_small, che
 
 
 def test_a_replayed_proof_is_of_another_round(play_small) -> None:
-    played = play_small(*AUDITED, "client=[replay]", "client.replay.share=0.34")
+    played = play_small(*AUDITED, "client=[replay]", "client.replay.share=0.34", "audit.exclude_after=0")
     (cheater,) = played.malicious()
     assert [v.check for v in played.verdicts() if v.client == cheater] == ["step", "identity"]
+
+
+def test_a_client_that_was_rejected_is_asked_no_more(play_small) -> None:
+    cheat = ("client=[free_rider]", "client.free_rider.share=0.34", "federation.rounds=3")
+    once = play_small(*AUDITED, *cheat, folder="once")
+    (cheater,) = once.malicious()
+    assert [v.round for v in once.verdicts() if v.client == cheater] == [1]
+    assert len(once.verdicts()) == 7
+    twice = play_small(*AUDITED, *cheat, "audit.exclude_after=2", folder="twice")
+    assert [v.round for v in twice.verdicts() if v.client == cheater] == [1, 2]
+
+
+def test_a_client_that_does_not_commit_to_its_data_is_rejected(play_small, monkeypatch) -> None:
+    import fedsim.flower.strategy
+
+    monkeypatch.setattr(fedsim.flower.strategy, "hear_commitments", lambda *_: None)  # nobody answers
+    assert {(v.accepted, v.check) for v in play_small(*AUDITED).verdicts()} == {(False, "commitment")}
 
 
 @pytest.mark.parametrize(("random", "caught"), [(0, 0.0), (1, 1.0)])
@@ -87,11 +174,15 @@ def test_the_largest_step_alone_does_not_see_a_blindfold(play_small, random: int
 
 
 def test_what_a_proof_does_not_show(play_small) -> None:
-    """Honest training on poisoned data, and endlessly small steps where the learning rate is free."""
+    """Honest training on poisoned data; in the paper also endlessly small steps of a free learning rate."""
     poisoned = play_small(*AUDITED, "client=[wrong_data]", "client.wrong_data.shows=used", folder="poisoned")
     assert metrics(poisoned)["detection"] == 0
     tiny = ("client=[infinitesimal]", "audit.pin_learning_rate=false")
-    assert metrics(play_small(*AUDITED, *tiny, folder="tiny"))["detection"] == 0
+    paper = (*AUDITED, "audit=proof_of_learning_paper")
+    assert metrics(play_small(*paper, *tiny, folder="tiny"))["detection"] == 0
+    caught = play_small(*AUDITED, *tiny, folder="strict")
+    assert {v.check for v in caught.verdicts() if not v.accepted} == {"progress"}
+    assert metrics(caught)["detection"] == 1
 
 
 def test_an_audit_uses_the_batch_statistics_that_clients_use(play_small) -> None:
@@ -118,7 +209,9 @@ def test_rejected_updates_do_not_count(play_small) -> None:
     unaudited = ("federation=fedavg", "federation.local_steps=4", "attack=none")
     without = play_small(*unaudited, *loud, folder="without")
     audited = play_small(*AUDITED, *loud, folder="audited")
-    weighted = play_small(*AUDITED, *loud, "audit.rejected_weight=1.0", folder="weighted")
+    weighted = play_small(
+        *AUDITED, *loud, "audit.rejected_weight=1.0", "audit.exclude_after=0", folder="weighted"
+    )
     assert audited.history()[-1].loss < without.history()[-1].loss
     assert weighted.history() == without.history()
     all_cheat = play_small(*AUDITED, "client=[free_rider]", "client.free_rider.share=1.0", folder="all")
@@ -188,9 +281,13 @@ def test_a_proof_is_made_and_verified_on_the_command_line(tmp_path: Path, comman
     made = command("prove", *small, "hydra.run.dir=made", cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     path = made.stdout.splitlines()[-1] + "/training.proof"
+    few = command("verify", path, *small, "audit.random=1", cwd=tmp_path)
+    assert few.returncode == 0, few.stderr
+    assert few.stdout.startswith("accepted: 10 of 30 steps done again")
+    assert "one false interval went unseen: 0.8\n" in few.stdout  # one of the five beside the largest
+    assert "the prover's own word: nothing\n" in few.stdout
     good = command("verify", path, *small, cwd=tmp_path)
-    assert good.returncode == 0, good.stderr
-    assert good.stdout.startswith("accepted: 10 of 30 steps done again")
+    assert good.stdout.startswith("accepted: 30 of 30 steps done again")
     assert "largest distance 0 of" in good.stdout
     content = Path(path).read_bytes()
     (tmp_path / "short.proof").write_bytes(content[:-5])
@@ -213,6 +310,59 @@ def test_a_proof_is_made_and_verified_on_the_command_line(tmp_path: Path, comman
     (played.path / "report.html").unlink()
     assert command("report", "made", cwd=tmp_path).returncode == 0
     assert (played.path / "report.html").read_text() == page
+
+
+def test_a_model_is_owned_by_who_has_its_proof_and_that_of_its_parent(tmp_path: Path, command) -> None:
+    small = ("model=mlp", "model.width=20", "proof.steps=6")
+    for name, more in (("one", ()), ("two", ("proof.parent=one/model.safetensors",))):
+        made = command("prove", *small, *more, f"hydra.run.dir={name}", cwd=tmp_path)
+        assert made.returncode == 0, made.stderr
+    own = command("verify", "one/model.safetensors", "one/training.proof", *small, cwd=tmp_path)
+    assert own.returncode == 0, own.stdout + own.stderr
+    other = command("verify", "two/model.safetensors", "one/training.proof", *small, cwd=tmp_path)
+    assert (other.returncode, "the model is not the one" in other.stdout) == (1, True)
+    alone = command("verify", "two/training.proof", *small, cwd=tmp_path)
+    assert (alone.returncode, "a parent that is not known here" in alone.stdout) == (1, True)
+    chain = ("--parent", "one/training.proof")
+    tuned = command("verify", "two/model.safetensors", "two/training.proof", *chain, *small, cwd=tmp_path)
+    assert tuned.returncode == 0, tuned.stdout + tuned.stderr
+    broken = bytearray((tmp_path / "one" / "training.proof").read_bytes())
+    broken[-1] ^= 1
+    (tmp_path / "broken.proof").write_bytes(broken)
+    orphan = command("verify", "two/training.proof", "--parent", "broken.proof", *small, cwd=tmp_path)
+    assert (orphan.returncode, "its parent: signature" in orphan.stdout) == (1, True)
+
+
+def test_a_proof_carries_what_its_delta_was_measured_for(tmp_path: Path, command) -> None:
+    small = ("model=mlp", "model.width=20", "proof.steps=6", "proof.intervals=[1,2]")
+    done = command("calibrate", *small, "hydra.run.dir=measured", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    bound = (*small, "proof.calibration=measured")
+    assert command("prove", *bound, "hydra.run.dir=made", cwd=tmp_path).returncode == 0
+    good = command("verify", "made/training.proof", *bound, cwd=tmp_path)
+    assert good.returncode == 0, good.stdout + good.stderr
+    deltas = tmp_path / "measured" / "delta.json"
+    deltas.write_text(
+        deltas.read_text().replace('"delta": ', '"delta": 1')
+    )  # the verifier has measured another
+    bad = command("verify", "made/training.proof", *bound, cwd=tmp_path)
+    assert (bad.returncode, "calibration: the proof was made for another" in bad.stdout) == (1, True)
+    unfit = command("prove", *bound, "audit.every=3", "hydra.run.dir=unfit", cwd=tmp_path)
+    assert unfit.returncode == 1
+    assert "none of 2 was measured for l2, k=3" in unfit.stderr
+
+
+def test_no_memory_is_no_verdict(tmp_path: Path, command, monkeypatch) -> None:
+    from fedsim.integrity import verify
+
+    def greedy(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(verify, "judged", greedy)
+    small = ("model=mlp", "model.width=20", "proof.steps=2")
+    assert command("prove", *small, "hydra.run.dir=made", cwd=tmp_path).returncode == 0
+    done = command("verify", "made/training.proof", *small, cwd=tmp_path)
+    assert (done.returncode, "could not be judged" in done.stderr) == (3, True)
 
 
 def test_a_proof_of_keys_that_nobody_named_is_not_judged(tmp_path: Path, command) -> None:

@@ -13,8 +13,9 @@ from fedsim.core.training import arithmetic, load_weights, sgd_step, weights_of
 from fedsim.core.types import Weights
 from fedsim.data.synthetic import synthetic
 from fedsim.defenses.integrity.proof.distances import DISTANCES, distance
+from fedsim.defenses.integrity.proof.expected import Thoroughness
 from fedsim.defenses.integrity.proof.reproduction import LEAST, SAFETY
-from fedsim.defenses.integrity.proof.verify import Thoroughness, chosen_places
+from fedsim.defenses.integrity.proof.sampling import chosen_places
 from fedsim.integrity import calibrate
 from fedsim.integrity.calibrate import study
 from fedsim.integrity.recomputation import _starts

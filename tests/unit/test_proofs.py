@@ -16,10 +16,12 @@ from fedsim.core.randomness import generator
 from fedsim.core.training import Batch, LocalWork, batch_digest, honest, sgd_step, weights_of
 from fedsim.core.types import Task, Verdict
 from fedsim.data.synthetic import synthetic
+from fedsim.defenses.integrity.proof.expected import Expected, Thoroughness
 from fedsim.defenses.integrity.proof.initialisation import initial_problem, uniform_reach
 from fedsim.defenses.integrity.proof.proof import Malformed, Proof, from_bytes, proof_of, to_bytes
-from fedsim.defenses.integrity.proof.seal import BadSignature, Unreadable, seal, unseal
-from fedsim.defenses.integrity.proof.verify import Expected, Thoroughness, chosen_places, verify
+from fedsim.defenses.integrity.proof.sampling import chosen_places
+from fedsim.defenses.integrity.proof.seal import HEAD, BadSignature, Unreadable, seal, unseal
+from fedsim.defenses.integrity.proof.verify import verify
 from fedsim.integrity.training import CentralTraining, batch_at, central_indices, train_centrally
 from fedsim.integrity.verify import batches_at
 from fedsim.models.lenet5 import lenet5
@@ -130,8 +132,10 @@ def test_truncated_and_oversized_files_are_malformed(judge, sealed: bytes) -> No
         short = sealed[: chance.randrange(len(sealed))]
         for content in (short, sealed + chance.randbytes(chance.randrange(1, 50))):
             assert judge(content).check == "form"
-    huge = (2**32 - 1).to_bytes(4, "little")
-    assert "are there" in judge(sealed[:8] + huge + sealed[12:]).reason  # nothing is allocated for it
+    huge = (2**63).to_bytes(8, "little")
+    assert (
+        "are there" in judge(sealed[: HEAD - 8] + huge + sealed[HEAD:]).reason
+    )  # nothing is allocated for it
 
 
 def test_a_prover_cannot_make_the_reader_allocate_what_is_not_there(proof: Proof) -> None:
@@ -146,12 +150,13 @@ def test_a_prover_cannot_make_the_reader_allocate_what_is_not_there(proof: Proof
     cases = {
         "expected .* bytes": {"tensors": [["w", [2**39, 2**39]]]},
         "a name is there twice": {"tensors": [["w", [1]], ["w", [1]]]},
-        "version 2 is not known": {"version": 2},
+        "version 3 is not known": {"version": 3},
         "expected a header with the keys": {"extra": 1},
         "learning_rate: expected float": {"learning_rate": True},
         "learning_rate: expected a positive": {"learning_rate": -1.0},
-        "digests: expected SHA-256": {"digests": ["x"] * 12},
-        "indices: expected a list for each step": {"indices": []},
+        "data: expected a SHA-256": {"data": "x"},
+        "expected sizes and digests of 1000 steps": {"steps": 1000},
+        "steps: expected a positive": {"steps": 0},
         "every: expected a positive": {"every": 0},
         "precision": {"precision": "float8"},
     }
@@ -295,7 +300,7 @@ def test_seals_are_of_one_writer_for_one_reader(sealed: bytes) -> None:
 def test_a_ledger_shows_what_was_changed_and_mends_what_was_cut(tmp_path: Path) -> None:
     storage, path = Storage(tmp_path), tmp_path / "ledger.jsonl"
     for number in range(30):
-        ledger.append(storage, path.name, bytes([number]), round=1, client=number)
+        ledger.append(storage, path.name, "proof", f"{number:064x}", 1, round=1, client=number)
     assert [entry.client for entry in ledger.read(path)] == list(range(30))
     lines = path.read_bytes().splitlines(keepends=True)
     for broken in (
@@ -307,7 +312,7 @@ def test_a_ledger_shows_what_was_changed_and_mends_what_was_cut(tmp_path: Path) 
         with pytest.raises(FedsimError, match="the chain is broken"):
             ledger.read(tmp_path / "broken")
     path.write_bytes(path.read_bytes()[:-20])  # as a kill leaves it
-    ledger.append(storage, path.name, b"again", round=2, client=0)
+    ledger.append(storage, path.name, "proof", "0" * 64, 1, round=2, client=0)
     assert [entry.number for entry in ledger.read(path)] == list(range(30))
 
 

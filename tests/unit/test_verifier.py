@@ -16,10 +16,12 @@ from fedsim.core.training import Batch, Trace, honest
 from fedsim.core.types import Task
 from fedsim.defenses.integrity.proof.distances import distance
 from fedsim.defenses.integrity.proof.domain import batch_problem, domain_of, same_batch
+from fedsim.defenses.integrity.proof.expected import Thoroughness, Work
 from fedsim.defenses.integrity.proof.initialisation import initial_problem, uniform_reach
 from fedsim.defenses.integrity.proof.proof_of_learning import ProofOfLearning
+from fedsim.defenses.integrity.proof.sampling import chosen_places
 from fedsim.defenses.integrity.proof.suspicion import disagreement, lit_dark_pixels, near_duplicates
-from fedsim.defenses.integrity.proof.verify import Thoroughness, Work, _check_steps, chosen_places, recompute
+from fedsim.defenses.integrity.proof.verify import _check_steps, recompute
 
 
 def test_distances_are_over_all_tensors_together() -> None:
@@ -69,7 +71,7 @@ def test_the_largest_of_all_recomputed_steps_is_the_verdicts_distance() -> None:
     )
     trace = replace(done.trace, checkpoints=blurred)
     gaps = [recompute(trace, place, work.model, [done.batches[place]], "l2") for place in range(4)]
-    found, expected = Work(), SimpleNamespace(model=work.model, task=work.task)
+    found, expected = Work(), SimpleNamespace(model=work.model, task=work.task, commitment=None)
     how = Thoroughness(top=2, random=2, delta=1e9)
     _check_steps(trace, expected, how, lambda steps, _: [done.batches[s] for s in steps], generator(0), found)
     assert found.largest == max(gaps) > min(gaps) > 0

@@ -12,6 +12,7 @@ from dataclasses import replace
 from fedsim.core.interfaces import Behaviour
 from fedsim.core.settings import number, one_of
 from fedsim.core.training import Batch, Claim, LocalWork, honest, trace_of
+from fedsim.core.types import Task
 
 
 class WrongData(Behaviour):
@@ -22,14 +23,22 @@ class WrongData(Behaviour):
         self.shows = one_of("client.wrong_data.shows", shows, ("own", "used"))
         self.strength = number("client.wrong_data.strength", strength, above=0)
 
+    def data(self, own: Batch, task: Task) -> Batch:
+        """Commit to what it will show."""
+        return _flipped(own, task.num_classes) if self.shows == "used" else own
+
     def train(self, work: LocalWork) -> Claim:
         """Train on flipped labels."""
 
         def flipped(batch: Batch) -> Batch:
-            return replace(batch, labels=(batch.labels + 1) % work.task.num_classes)
+            return _flipped(batch, work.task.num_classes)
 
         rate = work.learning_rate * self.strength
         done = honest(replace(work, learning_rate=rate, on_batch=lambda step, batch: flipped(batch)))
         shown = tuple(map(flipped, done.batches)) if self.shows == "used" else done.batches
         trace = done.trace and trace_of(work, done.trace.checkpoints, shown)
         return replace(done, batches=shown, trace=trace)
+
+
+def _flipped(batch: Batch, classes: int) -> Batch:
+    return replace(batch, labels=(batch.labels + 1) % classes)

@@ -9,6 +9,7 @@ from fedsim.core.types import Task
 DOMAINS = ("uint8", "box", "real")  # from the strictest: whole grey levels, pixels in [0, 1], any numbers
 REAL_LABELS = "real labels"  # images, with shares of classes that may be any numbers
 NONE = "none"
+COPIES = 0.1  # of a batch: some data sets hold a few
 
 
 def batch_problem(
@@ -26,6 +27,17 @@ def batch_problem(
         return "expected pixels in [0, 1]"  # -0.0 is another way to write a pixel, not another pixel
     if domain == "uint8" and not torch.equal(torch.round(images * 255) / 255, images):
         return "expected pixels that are whole grey levels, multiples of 1/255"
+    return None
+
+
+def copies_problem(batch: Batch, examples: int) -> str | None:
+    """Say how many examples of a batch are copies of others, if that is more than data has, or None.
+
+    examples: how many different places in the data it is drawn from; drawing one twice makes no copy.
+    """
+    copies = examples - len(set(examples_of(batch)))
+    if copies > COPIES * examples:
+        return f"{copies} of {examples} examples are copies of others in the batch"
     return None
 
 

@@ -1,27 +1,34 @@
-"""A proof of learning as bytes: a canonical JSON header, then the checkpoints' raw numbers.
+"""A proof of learning as bytes: a short canonical JSON header, then raw numbers.
 
 The layout is docs/proof-format.md. A reader trusts nothing: every length is checked against the bytes that
-are there before anything is allocated, every key and type is expected or refused.
+are there before anything is allocated, every key and type is expected or refused, and steps and checkpoints
+are read where somebody looks at them.
 """
 
 import json
 import math
 import re
 import warnings
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedsim.core.errors import FedsimError
+from fedsim.core.lazily import Lazily
 from fedsim.core.training import Trace, tensors_digest
 from fedsim.core.types import Weights
+from fedsim.defenses.integrity.proof.machine import machine
 
-VERSION = 1
+VERSION = 2
 PRECISIONS: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}
+NUMBER = np.dtype("<u4")  # of batch sizes and places
 MOST_STEPS = 10_000_000
+MOST_HEADER = 2**20  # bytes: JSON takes many times as much memory
 LIBRARIES = ("torch", "numpy", "fedsim-lab")
 _KEYS = {
     "version": int,
@@ -30,15 +37,19 @@ _KEYS = {
     "client": int,
     "initial": str,
     "parent": str,
+    "data": str,
+    "nonce": str,
     "learning_rate": float,
     "every": int,
+    "steps": int,
     "precision": str,
     "threads": int,
+    "machine": str,
     "libraries": dict,
-    "indices": list,
-    "digests": list,
+    "calibration": dict,
     "tensors": list,
 }
+DIGEST = 32  # bytes
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -58,6 +69,10 @@ class Proof:
     trace: Trace
     threads: int
     libraries: dict[str, str]  # name -> version
+    machine: str = ""  # what of it decides the last bits
+    data: str = ""  # root of the data that was committed to; empty: the verifier was told it apart
+    nonce: str = ""  # the verifier's, in hex; empty: none
+    calibration: dict[str, Any] = field(default_factory=dict)  # what delta was measured for; empty: nothing
     precision: str = "float32"  # of the checkpoints; float16 halves the size and blurs the verdict
 
 
@@ -74,6 +89,7 @@ def proof_of(
         trace=trace,
         threads=torch.get_num_threads(),
         libraries={name: version(name) for name in LIBRARIES},
+        machine=machine(),
     )
 
 
@@ -93,12 +109,18 @@ def to_bytes(proof: Proof) -> bytes:
         "precision": proof.precision,
         "threads": proof.threads,
         "libraries": proof.libraries,
-        "indices": [list(step) for step in trace.indices],
-        "digests": list(trace.digests),
+        "steps": len(trace.digests),
+        "machine": proof.machine,
+        "data": proof.data,
+        "nonce": proof.nonce,
+        "calibration": proof.calibration,
         "tensors": [[name, list(tensor.shape)] for name, tensor in first.items()],
     }
     text = canonical(header)
     parts = [len(text).to_bytes(4, "little"), text]
+    parts.append(np.array([len(step) for step in trace.indices], NUMBER).tobytes())
+    parts.append(np.array([place for step in trace.indices for place in step], NUMBER).tobytes())
+    parts += [bytes.fromhex(digest) for digest in trace.digests]
     for checkpoint in trace.checkpoints:
         parts += [checkpoint[name].detach().cpu().numpy().astype(number).tobytes() for name in first]
     return b"".join(parts)
@@ -108,33 +130,55 @@ def from_bytes(content: bytes) -> Proof:
     """Read a proof; whatever is not exactly one is Malformed, with the reason."""
     header, start = read_header(content, _KEYS)
     _check(header)
-    number = PRECISIONS[header["precision"]]
     shapes = {name: tuple(shape) for name, shape in header["tensors"]}
-    size = sum(math.prod(shape) for shape in shapes.values())
-    steps = len(header["digests"])
+    steps, size = header["steps"], sum(math.prod(shape) for shape in shapes.values())
     checkpoints = 1 + -(-steps // header["every"])
-    expected = start + checkpoints * size * number.itemsize
-    if len(content) != expected:
-        raise Malformed(f"expected {expected} bytes for {checkpoints} checkpoints, got {len(content)}")
-    with warnings.catch_warnings():  # that the bytes are read-only: nobody writes into a checkpoint
-        warnings.simplefilter("ignore")
-        values = torch.from_numpy(np.frombuffer(content, number, offset=start).astype(np.float32, copy=False))
-    if not math.isfinite(values.sum()) and not bool(torch.isfinite(values).all()):  # the sum is quick
-        raise Malformed("a checkpoint holds NaN or an infinity")
-    found = list[Weights]()
-    for checkpoint in values.view(checkpoints, size):
-        parts = torch.split(checkpoint, [math.prod(shape) for shape in shapes.values()])
-        named = zip(shapes.items(), parts, strict=True)
-        found.append({name: part.view(shape) for (name, shape), part in named})
+    precision = PRECISIONS[header["precision"]]
+    expected = checkpoints * size * precision.itemsize
+    left = len(content) - start - steps * (NUMBER.itemsize + DIGEST)
+    if left < 0:
+        raise Malformed(f"expected sizes and digests of {steps} steps, got {len(content) - start} bytes")
+    sizes = np.frombuffer(content, NUMBER, steps, start)
+    places, start = int(sizes.sum(dtype=np.int64)), start + sizes.nbytes
+    if left != places * NUMBER.itemsize + expected:
+        needed = len(content) - left + places * NUMBER.itemsize + expected
+        raise Malformed(f"expected {needed} bytes for {checkpoints} checkpoints, got {len(content)}")
     trace = Trace(
-        checkpoints=tuple(found),
+        checkpoints=_checkpoints(content[-expected:] if expected else b"", precision, checkpoints, shapes),
         every=header["every"],
         learning_rate=header["learning_rate"],
-        indices=tuple(tuple(step) for step in header["indices"]),
-        digests=tuple(header["digests"]),
+        indices=Lazily(steps, _rows(np.frombuffer(content, NUMBER, places, start), sizes)),
+        digests=Lazily(steps, _digests(content, start + places * NUMBER.itemsize)),
     )
-    taken = ("subject", "round", "client", "initial", "parent", "threads", "libraries", "precision")
-    return Proof(trace=trace, **{key: header[key] for key in taken})
+    taken = ("subject", "round", "client", "initial", "parent", "data", "nonce", "threads", "machine")
+    named = {key: header[key] for key in (*taken, "libraries", "calibration", "precision")}
+    return Proof(trace=trace, **named)
+
+
+def _checkpoints(
+    content: bytes, precision: np.dtype[Any], number: int, shapes: dict[str, tuple[int, ...]]
+) -> Lazily[Weights]:
+    with warnings.catch_warnings():  # that the bytes are read-only: nobody writes into a checkpoint
+        warnings.simplefilter("ignore")
+        values = torch.from_numpy(np.frombuffer(content, precision).astype(np.float32, copy=False))
+    if not math.isfinite(values.sum()) and not bool(torch.isfinite(values).all()):  # the sum is quick
+        raise Malformed("a checkpoint holds NaN or an infinity")
+    rows, lengths = values.view(number, -1), [math.prod(shape) for shape in shapes.values()]
+
+    def at(place: int) -> dict[str, Tensor]:
+        named = zip(shapes.items(), torch.split(rows[place], lengths), strict=True)
+        return {name: part.view(shape) for (name, shape), part in named}
+
+    return Lazily(number, at)
+
+
+def _rows(places: np.ndarray, sizes: np.ndarray) -> Callable[[int], tuple[int, ...]]:
+    ends = np.cumsum(sizes, dtype=np.int64)
+    return lambda step: tuple(places[ends[step] - sizes[step] : ends[step]].tolist())
+
+
+def _digests(content: bytes, start: int) -> Callable[[int], str]:
+    return lambda step: content[start + step * DIGEST : start + (step + 1) * DIGEST].hex()
 
 
 def canonical(header: dict[str, Any]) -> bytes:
@@ -149,6 +193,8 @@ def read_header(content: bytes, keys: dict[str, type]) -> tuple[dict[str, Any], 
     length = int.from_bytes(content[:4], "little")
     if length > len(content) - 4:
         raise Malformed(f"a header of {length} bytes is declared, {len(content) - 4} are there")
+    if length > MOST_HEADER:
+        raise Malformed(f"expected a header of at most {MOST_HEADER} bytes, got {length}")
     text = content[4 : 4 + length]
     try:
         header = json.loads(text)
@@ -182,14 +228,9 @@ def _check(header: dict[str, Any]) -> None:
         all(isinstance(key, str) and isinstance(value, str) for key, value in header["libraries"].items()),
         "libraries: expected names and versions",
     )
-    digests, indices, tensors = header["digests"], header["indices"], header["tensors"]
-    _need(0 < len(digests) <= MOST_STEPS, "digests: expected one for each step")
-    _need(all(isinstance(d, str) and _DIGEST.fullmatch(d) for d in digests), "digests: expected SHA-256")
-    _need(len(indices) == len(digests), "indices: expected a list for each step")
-    _need(
-        all(isinstance(step, list) and all(map(_whole, step)) for step in indices),
-        "indices: expected numbers",
-    )
+    _need(0 < header["steps"] <= MOST_STEPS, "steps: expected a positive number")
+    _need(header["data"] == "" or bool(_DIGEST.fullmatch(header["data"])), "data: expected a SHA-256")
+    tensors = header["tensors"]
     _need(
         bool(tensors) and all(isinstance(t, list) and len(t) == 2 and isinstance(t[0], str) for t in tensors),
         "tensors: expected names and shapes",

@@ -6,7 +6,7 @@ Papers: Jia et al., Proof-of-Learning: Definitions and Practice (S&P 2021).
 """
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,17 @@ import torch
 from torch import nn
 
 from fedsim.core.randomness import generator
-from fedsim.core.training import Batch, apply_step, arithmetic, batch_gradient, sgd_step
+from fedsim.core.training import (
+    Batch,
+    apply_step,
+    arithmetic,
+    batch_gradient,
+    load_weights,
+    sgd_step,
+    weights_of,
+)
+from fedsim.core.types import Weights
+from fedsim.defenses.integrity.proof.distances import distance
 
 SAFETY = 10.0  # delta, in units of the largest honest error
 LEAST = 1e-9  # where nothing differed here, another machine may still
@@ -38,10 +48,10 @@ def variations(threads: int) -> list[Variation]:
     more = threads + 1
     return [
         Variation(name="the same"),
-        Variation(name=f"{more} threads", around=lambda: _other_threads(more)),
+        Variation(name=f"{more} threads", around=lambda: other_threads(more)),
         Variation(name="permuted batch", step=_permuted),
         Variation(name="micro-batches", step=_micro_batches),
-        Variation(name="other kernels", around=_plain_kernels),
+        Variation(name="other kernels", around=plain_kernels),
         Variation(name="bfloat16", around=partial(arithmetic, "bfloat16"), exact=False),
         Variation(name="float16 checkpoints", exact=False),
     ]
@@ -52,13 +62,13 @@ def stand_ins(threads: int) -> list[Variation]:
     more = threads + 1
 
     def more_threads() -> AbstractContextManager[None]:
-        return _other_threads(more)
+        return other_threads(more)
 
     return [
         Variation(name="default"),
         Variation(name=f"{more} threads", around=more_threads),
-        Variation(name="plain kernels", around=_plain_kernels),
-        Variation(name=f"{more} threads and plain kernels", around=nested(more_threads, _plain_kernels)),
+        Variation(name="plain kernels", around=plain_kernels),
+        Variation(name=f"{more} threads and plain kernels", around=nested(more_threads, plain_kernels)),
     ]
 
 
@@ -89,8 +99,24 @@ def _micro_batches(model: nn.Module, batch: Batch, learning_rate: float) -> None
     apply_step(model, total, learning_rate)
 
 
+def spread(
+    model: nn.Module, start: Weights, batches: Sequence[Batch], learning_rate: float, kind: str
+) -> float:
+    """Return how far honest recomputations of an interval lie apart here, over all that may differ."""
+    ends = list[Weights]()
+    for variation in variations(torch.get_num_threads()):
+        if variation.exact:
+            load_weights(model, start)
+            with variation.around():
+                for batch in batches:
+                    variation.step(model, batch, learning_rate)
+            ends.append(weights_of(model))
+    return max(distance(kind, ends[0], other) for other in ends[1:])
+
+
 @contextmanager
-def _other_threads(number: int) -> Iterator[None]:
+def other_threads(number: int) -> Iterator[None]:
+    """Compute with another number of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -100,7 +126,8 @@ def _other_threads(number: int) -> Iterator[None]:
 
 
 @contextmanager
-def _plain_kernels() -> Iterator[None]:
+def plain_kernels() -> Iterator[None]:
+    """Compute without oneDNN."""
     with warnings.catch_warnings():  # on GPUs that are not here
         warnings.simplefilter("ignore")
         with torch.backends.mkldnn.flags(enabled=False):

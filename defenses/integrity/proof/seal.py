@@ -6,9 +6,10 @@ Ed25519 signs the SHA-256 of all of it. Package: cryptography.
 
 import hashlib
 import os
+import struct
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -18,20 +19,14 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedsim.core.errors import FedsimError
-from fedsim.defenses.integrity.proof.proof import Malformed, canonical, read_header
+from fedsim.defenses.integrity.proof.proof import Malformed
 
 MAGIC = b"FEDSIMPL"
-VERSION = 1
+VERSION = 2
 TAG, SIGNATURE = 16, 64
-_KEYS = {
-    "version": int,
-    "signer": str,
-    "reader": str,
-    "ephemeral": str,
-    "nonce": str,
-    "time": int,
-    "length": int,
-}
+# Version, signer, reader, ephemeral key, nonce, time, length: fixed, so that nothing has to be parsed.
+FRONT = struct.Struct("<H32s32s32s12sQQ")
+HEAD = len(MAGIC) + FRONT.size
 
 
 class BadSignature(FedsimError):
@@ -63,63 +58,70 @@ def reading_key(*secret: str | int) -> X25519PrivateKey:
 def seal(payload: bytes, signer: Ed25519PrivateKey, reader: X25519PublicKey, now: int | None = None) -> bytes:
     """Encrypt to the reader and sign."""
     ephemeral, nonce = X25519PrivateKey.generate(), os.urandom(12)
-    header = canonical(
-        {
-            "version": VERSION,
-            "signer": signer.public_key().public_bytes_raw().hex(),
-            "reader": reader.public_bytes_raw().hex(),
-            "ephemeral": ephemeral.public_key().public_bytes_raw().hex(),
-            "nonce": nonce.hex(),
-            "time": int(time.time()) if now is None else now,
-            "length": len(payload),
-        }
+    front = MAGIC + FRONT.pack(
+        VERSION,
+        signer.public_key().public_bytes_raw(),
+        reader.public_bytes_raw(),
+        ephemeral.public_key().public_bytes_raw(),
+        nonce,
+        int(time.time()) if now is None else now,
+        len(payload),
     )
-    front = MAGIC + len(header).to_bytes(4, "little") + header
     key = _shared_key(ephemeral.exchange(reader), front)
     body = front + AESGCM(key).encrypt(nonce, payload, front)
     return body + signer.sign(hashlib.sha256(body).digest())  # several times faster than signing all of it
 
 
 def unseal(content: bytes, signer: Ed25519PublicKey, reader: X25519PrivateKey) -> Sealed:
-    """Check form, signature and recipient, and decrypt; every failure says which of them it was."""
-    header, end = _read_front(content)
+    """Check lengths, signature and recipient, and decrypt; every failure says which of them it was."""
+    front = _read_front(content)
     body, signature = memoryview(content)[:-SIGNATURE], content[-SIGNATURE:]
-    if header["signer"] != signer.public_bytes_raw().hex():
+    if front.signer != signer.public_bytes_raw():
         raise BadSignature("signed by another key than the prover's")
     try:
         signer.verify(signature, hashlib.sha256(body).digest())
     except InvalidSignature as error:
         raise BadSignature("the signature does not fit the content") from error
-    if header["reader"] != reader.public_key().public_bytes_raw().hex():
+    if front.reader != reader.public_key().public_bytes_raw():
         raise Unreadable("encrypted to another verifier")
     try:
-        ephemeral = X25519PublicKey.from_public_bytes(bytes.fromhex(header["ephemeral"]))
-        key = _shared_key(reader.exchange(ephemeral), content[:end])
-        payload = AESGCM(key).decrypt(bytes.fromhex(header["nonce"]), body[end:], content[:end])
+        ephemeral = X25519PublicKey.from_public_bytes(front.ephemeral)
+        key = _shared_key(reader.exchange(ephemeral), content[:HEAD])
+        payload = AESGCM(key).decrypt(front.nonce, body[HEAD:], content[:HEAD])
     except (InvalidTag, ValueError) as error:
         raise Unreadable("cannot be decrypted") from error
-    return Sealed(payload=payload, time=header["time"])
+    return Sealed(payload=payload, time=front.time)
 
 
 def is_sealed_with(content: bytes, signer: Ed25519PublicKey, reader: X25519PrivateKey) -> bool:
     """Say whether an envelope names these two keys, be it rightly or not."""
-    header, _ = _read_front(content)
-    names = (signer.public_bytes_raw().hex(), reader.public_key().public_bytes_raw().hex())
-    return (header["signer"], header["reader"]) == names
+    front = _read_front(content)
+    return (front.signer, front.reader) == (signer.public_bytes_raw(), reader.public_key().public_bytes_raw())
 
 
-def _read_front(content: bytes) -> tuple[dict[str, Any], int]:
-    """Return the header of an envelope that has the right form, and where it ends."""
+class _Front(NamedTuple):
+    version: int
+    signer: bytes
+    reader: bytes
+    ephemeral: bytes
+    nonce: bytes
+    time: int
+    length: int
+
+
+def _read_front(content: bytes) -> _Front:
+    """Return the fixed fields of an envelope whose length is what they say."""
     if not content.startswith(MAGIC):
         raise Malformed(f"expected a file that begins with {MAGIC.decode()}")
-    header, end = read_header(content[len(MAGIC) :], _KEYS)
-    end += len(MAGIC)
-    if header["version"] != VERSION:
-        raise Malformed(f"seal version {header['version']} is not known here (this reads {VERSION})")
-    expected = end + header["length"] + TAG + SIGNATURE
-    if header["length"] < 0 or len(content) != expected:
-        raise Malformed(f"expected {expected} bytes, got {len(content)}")
-    return header, end
+    if len(content) < HEAD:
+        raise Malformed(f"expected a head of {HEAD} bytes, got {len(content)}")
+    front = _Front(*FRONT.unpack_from(content, len(MAGIC)))
+    if front.version != VERSION:
+        raise Malformed(f"seal version {front.version} is not known here (this reads {VERSION})")
+    expected = HEAD + front.length + TAG + SIGNATURE
+    if len(content) != expected:
+        raise Malformed(f"expected {expected} bytes, as declared; {len(content)} are there")
+    return front
 
 
 def _shared_key(secret: bytes, front: bytes) -> bytes:

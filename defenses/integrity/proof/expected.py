@@ -1,0 +1,89 @@
+"""What a verifier goes by: how much it looks at, and what it knows without the proof."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from torch import nn
+
+from fedsim.core.errors import FedsimError
+from fedsim.core.training import Batch, Commitment
+from fedsim.core.types import Task, Weights
+from fedsim.defenses.integrity.proof.calibration import Calibration
+
+Reveal = Callable[[Sequence[int], Sequence[tuple[int, ...]]], Sequence[Batch]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thoroughness:
+    """How much a verifier looks at."""
+
+    top: int = 1  # Q: of each epoch, the largest updates
+    random: int | None = None  # R: of each epoch, others, drawn after sealing; None: as detection asks
+    detection: float = 0.95  # the chance at which one false interval, wherever it is, must be found
+    delta: float = 1e-6  # how far a recomputed checkpoint may be from the claimed one
+    widen: float = 0.01  # how far at most, where honest machines differ by more: of an interval's length
+    distance: str = "l2"
+    domain: str = "uint8"  # where pixels must lie
+    epoch: int | None = None  # steps; None: all is one epoch
+    strict: bool = True  # False: as the paper has it, without copies, norms, losses and a least length
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Expected:
+    """What the verifier knows without the proof. What it does not know, the verdict says (`unpinned`)."""
+
+    model: nn.Module  # its weights are overwritten
+    task: Task
+    signer: Ed25519PublicKey
+    reader: X25519PrivateKey
+    round: int = 0
+    client: int = 0
+    parent: Weights | None = None  # where training must have begun; None: at a random initialisation
+    start: Weights | None = None  # the initialisation that follows from the verifier's nonce
+    fresh: Callable[[int], Weights] | None = None  # draws initialisations to compare with, without a nonce
+    received: Weights | None = None  # the update that came with the proof
+    learning_rate: float | None = None  # None: any. Pinned, it stops proofs of endlessly small steps
+    steps: int | None = None
+    every: int | None = None  # None: any. The prover's choice would decide how much is looked at
+    batch_size: int | None = None
+    num_examples: int | None = None  # that the prover disclosed
+    commitment: Commitment | None = None  # to the prover's data, from before it trained
+    order: Sequence[tuple[int, ...]] | None = None  # places of each step's examples in that data
+    calibration: Calibration | None = None  # the verifier's own, which delta comes from
+    final: Weights | None = None  # the model that the proof is said to be of
+    owns_data: bool = False  # the verifier has the data itself: what is revealed comes from there
+
+    @property
+    def unpinned(self) -> str:
+        """What has to be taken from the prover's own word."""
+        known = {
+            "beginning": self.parent is not None or self.start is not None,
+            "learning rate": self.learning_rate is not None,
+            "steps": self.steps is not None,
+            "checkpoint interval": self.every is not None,
+            "batch size": self.batch_size is not None,
+            "data": self.commitment is not None,
+            "order of the data": self.order is not None,
+        }
+        return ", ".join(name for name, is_known in known.items() if not is_known)
+
+
+class Rejected(FedsimError):
+    """A check that failed."""
+
+    def __init__(self, check: str, reason: str, step: int | None = None) -> None:
+        super().__init__(reason)
+        self.check, self.step = check, step
+
+
+@dataclass
+class Work:
+    """What a verification has cost and found so far."""
+
+    steps: int = 0
+    largest: float | None = None
+    limit: float | None = None  # the widest that was used
+    still: int = 0  # intervals that are no longer than their limit: who did nothing would pass
+    looked: int = 0  # intervals
