@@ -196,6 +196,8 @@ TABLE = [
     ("forgery/greedy", FORGING + "replacement.py", "gap", "return 1.0"),
     ("forgery/greedy", FORGING + "greedy.py", "Greedy.forge", FIRST_AT_HAND),
     ("forgery/kong", FORGING + "kong.py", "Kong.forge", FIRST_AT_HAND),
+    ("forgery/invisible", FORGING + "invisible.py", "_asleep", "return goals"),
+    ("forgery/invisible", FORGING + "invisible.py", "confirmed", "return images"),
     (
         "forgery/lattice",
         FORGING + "lattice.py",
