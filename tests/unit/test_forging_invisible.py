@@ -68,8 +68,8 @@ def test_a_moved_batch_takes_the_same_step_to_the_bit(towards: str) -> None:
 def test_a_model_that_reads_every_pixel_leaves_nothing_to_move() -> None:
     with pytest.raises(FedsimError, match=r"reads every pixel of the 12 images.*Remedy"):
         Invisible(trials=2).forge(asked_of(softmax(DATA.task)))
+    narrow = nn.Sequential(nn.AvgPool2d(7), nn.Flatten(), nn.Linear(1, 4))
     with pytest.raises(FedsimError, match="first layer reads pixels one by one"):
-        narrow = nn.Sequential(nn.AvgPool2d(7), nn.Flatten(), nn.Linear(1, 4))
         Invisible(trials=2).forge(asked_of(narrow))
 
 

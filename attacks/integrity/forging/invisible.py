@@ -27,7 +27,7 @@ TOWARDS = ("far", "blank", "other")
 
 
 class Invisible(Forgery):
-    """Moves the unread pixels of each unwanted image towards a goal, as far as the gradient stays the same."""
+    """Moves the unread pixels of each unwanted image towards a goal, as far as the gradient stays."""
 
     pixels = "uint8"
 

@@ -1,6 +1,7 @@
 """How far the unread pixels of an image can be moved before a unit of the first convolution wakes up.
 
-Units that are off, or that a pooling passed over, stay so while linear inequalities hold: a whole-number program.
+Units that are off, or that a pooling passed over, stay so while linear inequalities hold: a program in whole
+numbers.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """What a model's gradient takes from each image of a batch, bit by bit, and which pixels it does not read.
 
-A layer's gradient is a sum of errors at its outputs times inputs. An input that meets no error but 0 is not in
-the sum: behind a ReLU that is off, or a pooling that chose another place.
+A layer's gradient is a sum of errors at its outputs times inputs. An input that meets no error but 0 is not
+in the sum: behind a ReLU that is off, or a pooling that chose another place.
 """
 
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.grad import conv2d_input
 
 from fedsim.core.errors import FedsimError
 from fedsim.core.training import Batch, plainly_laid, step_gradient
@@ -62,15 +63,15 @@ def reading(model: nn.Module, batch: Batch) -> Reading:
 
 
 def read_inputs(module: nn.Module, inputs: Tensor, errors: Tensor) -> Tensor:
-    """Return which inputs of a layer meet an error that is not 0; where that is not known, all of an image's."""
+    """Return which inputs of a layer meet an error that is not 0; of an unknown layer all of an image."""
     met = errors != 0
     if isinstance(module, nn.Conv2d) and module.groups == 1 and not isinstance(module.padding, str):
         kernel = torch.ones_like(module.weight[:1])
         places = met.any(dim=1, keepdim=True).to(kernel.dtype)
-        spread = torch.nn.grad.conv2d_input(  # type: ignore[no-untyped-call]
+        spread: Tensor = conv2d_input(  # type: ignore[no-untyped-call]
             inputs.shape, kernel, places, module.stride, module.padding, module.dilation
         )
-        return torch.as_tensor(spread > 0.5)
+        return spread > 0.5
     if isinstance(module, nn.BatchNorm2d) and not module.training:
         return met
     if isinstance(module, nn.Linear):
