@@ -3,6 +3,7 @@
 Paper: Suliman et al., Towards a Re-evaluation of Data Forging Attacks in Practice (2024), algorithm 1.
 """
 
+import copy
 import math
 from dataclasses import dataclass, field
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.core.errors import in_words
-from fedsim.core.training import Batch, arithmetic, load_weights, sgd_step, weights_of
+from fedsim.core.training import Batch, arithmetic, exact_levels, load_weights, sgd_step, weights_of
 from fedsim.core.types import Task, Weights
 from fedsim.data.form import Form
 from fedsim.defenses.integrity.proof.distances import distance
@@ -69,7 +70,7 @@ class StepVerdict:
     delta: float
     once: bool  # would be accepted at the honest error itself
     twice: bool  # and at twice that
-    twin: bool  # valid, and no further off than rounding of the weights
+    twin: bool  # accepted, and the same weights in float64 but for rounding
     near: Near  # distance of the nearest claimed image to an unwanted one, by each rule
 
 
@@ -105,7 +106,7 @@ def judge_step(step: RecordedStep, claimed: Batch, demands: Demands) -> StepVerd
         delta=limit,
         once=valid and error <= max(benign, floor),
         twice=valid and error <= max(2 * benign, floor),
-        twin=valid and error <= floor,
+        twin=valid and error <= limit and is_twin(step, claimed),
         near=near,
     )
 
@@ -132,6 +133,17 @@ def _objection(
             found = f"{demands.distance} {gap:.3g}, at least {demands.least:g}"
             return "near", f"an unwanted example has a near copy: {found}"
     return "", ""
+
+
+def is_twin(step: RecordedStep, claimed: Batch) -> bool:
+    """Say whether two batches lead to the same weights in float64, but for rounding: grey levels as they are."""
+    model, ends = copy.deepcopy(step.model).double(), list[Weights]()
+    for batch in (step.batch, claimed):
+        load_weights(model, {name: tensor.double() for name, tensor in step.before.items()})
+        labels = batch.labels.double() if batch.labels.is_floating_point() else batch.labels
+        sgd_step(model, Batch(images=exact_levels(batch.images), labels=labels), step.learning_rate)
+        ends.append(weights_of(model))
+    return distance("l2", *ends) <= last_places(ends[0], torch.float64)
 
 
 def last_places(weights: Weights, dtype: torch.dtype) -> float:

@@ -90,7 +90,7 @@ def pictures_figure(move: MoveBatches) -> Figure:
 
 
 def distances_figure(moves: Sequence[MoveRow]) -> Figure:
-    """Draw which share of claims would be accepted if claimed images had to keep so far from unwanted ones."""
+    """Draw which share of claims would pass if claimed images had to keep so far from unwanted ones."""
     groups = by_forgery(moves)
     figure, axes = _panel(groups)
     limits = np.linspace(0, max([1.0, *(move.near_l2 or 0.0 for move in moves)]), 200)

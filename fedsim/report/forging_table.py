@@ -27,7 +27,7 @@ class Line:
     once: int  # accepted at the honest error itself
     twice: int  # at twice that
     accepted: int  # at the verifier's delta
-    twins: int  # that differ by no more than rounding
+    twins: int  # that lead to the same weights in float64
     near: float | None  # the nearest that a claimed image came to an unwanted one, in grey levels
     domain: str
     planned: bool
@@ -94,13 +94,13 @@ def print_moves(moves: Sequence[MoveRow]) -> None:
         "forgery",
         "unwanted",
         "gone",
-        "at 1x, 2x",
+        "1x, 2x",
         "accepted",
         "twins",
         "domain",
     ]:
-        table.add_column(name)
-    for name in ("error", "honest error", "moved", "nearest"):
+        table.add_column(name, no_wrap=name == "forgery")
+    for name in ("error", "honest", "moved", "nearest"):
         table.add_column(name, justify="right")
     for line in lines(moves):
         name = f"{line.forgery} (planned)" if line.planned else line.forgery

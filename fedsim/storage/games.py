@@ -40,7 +40,7 @@ class MoveRow:
     delta: float | None
     once: bool  # valid, and within the honest error itself
     twice: bool  # valid, and within twice that
-    twin: bool  # valid, and no further off than the weights' rounding
+    twin: bool  # accepted, and the same weights in float64 but for rounding
     near_l2: (
         float | None
     )  # of the nearest claimed image from an unwanted one: root mean square, in grey levels

@@ -208,8 +208,7 @@ def examples_far_away(asked: Challenge) -> Batch:
     return asked.examples(asked.owned[:8])
 
 
-def test_twins_are_told_from_what_is_merely_within_delta() -> None:
-    """An error of rounding alone passes where honest recomputation makes none; a little more does not."""
+def test_what_rounding_makes_of_the_same_weights_is_accepted_and_a_little_more_is_not() -> None:
     torch.manual_seed(0)
     asked = challenge(softmax(DATA.task), 8)
     step = recorded(asked)
@@ -217,12 +216,27 @@ def test_twins_are_told_from_what_is_merely_within_delta() -> None:
     sgd_step(asked.model, other, RATE)
     reached, floor = weights_of(asked.model), last_places(weights_of(asked.model), torch.float64)
     name = next(iter(reached))
-    for off, twin in ((0.0, True), (0.9 * floor, True), (1.2 * floor, False)):
+    for off, passes in ((0.0, True), (0.9 * floor, True), (3 * floor, False)):
         after = {key: tensor.clone() for key, tensor in reached.items()}
         after[name].view(-1)[0] += off
         verdict = judge_step(replace(step, after=after, calibration=step.batch), other, Demands())
-        assert (verdict.twin, verdict.once) == (twin, twin)
+        assert verdict.once == passes
         assert verdict.delta >= floor > 1e-17
+        assert not verdict.twin  # of the batch that was used
+
+
+def test_twins_are_told_from_what_is_merely_within_delta() -> None:
+    torch.manual_seed(0)
+    asked = challenge(softmax(DATA.task), 8)
+    planned = replace(asked, batch=Parallelogram(tries=5).compose(asked))
+    step = recorded(planned)
+    exchanged = Parallelogram().forge(planned)
+    verdict = judge_step(step, exchanged, Demands())
+    assert (verdict.accepted, verdict.twin) == (True, True)
+    levels = torch.round(exchanged.images * 255)
+    levels[0, 0, 0, 0] += 1 if levels[0, 0, 0, 0] < 255 else -1
+    merely = judge_step(step, Batch(images=levels / 255, labels=exchanged.labels), Demands(delta=1.0))
+    assert (merely.accepted, merely.twin) == (True, False)
 
 
 def test_acceptance_at_once_twice_and_ten_times_the_honest_error() -> None:
