@@ -136,7 +136,7 @@ def _objection(
 
 
 def is_twin(step: RecordedStep, claimed: Batch) -> bool:
-    """Say whether two batches lead to the same weights in float64, but for rounding: grey levels as they are."""
+    """Say whether two batches lead to the same weights in float64, but for rounding."""
     model, ends = copy.deepcopy(step.model).double(), list[Weights]()
     for batch in (step.batch, claimed):
         load_weights(model, {name: tensor.double() for name, tensor in step.before.items()})

@@ -70,7 +70,7 @@ class Lattice(Forgery):
         strengths[places] = whole_strengths(errors[places], np.isin(places, unwanted), top, chance)
         if not strengths.any():
             raise no_freedom("no whole strengths that cancel the errors")
-        low, high = room(levels, strengths, 255.0)
+        low, high = room(levels.astype(np.float64), strengths.astype(np.float64), 255.0)
         low, high = np.ceil(low), np.floor(high)
         best, smallest = None, np.inf
         for _ in range(self.tries):
@@ -96,7 +96,7 @@ def number_of_pixels(equations: int) -> int:
 
 
 def balanced_strength(levels: Whole, of_errors: int, of_weights: int, number: int) -> int:
-    """Return the greatest multiple that leaves as many bits of choice an equation in strengths as in patterns."""
+    """Return the greatest multiple that leaves strengths and patterns as much choice for each equation."""
 
     def choice(strength: int) -> float:
         usual = USUAL * strength
@@ -132,7 +132,7 @@ def positive_support(errors: Vector, needed: NDArray[np.bool_], top: int) -> NDA
     )
     if not found.success:
         raise no_freedom(f"no strengths from 1 to {top} cancel the errors of {int(needed.sum())} examples")
-    return needed | (found.x[number:] > SMALL)
+    return needed | np.asarray(found.x[number:] > SMALL, dtype=np.bool_)
 
 
 def integer_solution(equations: Vector, low: Vector, high: Vector, chance: np.random.Generator) -> Whole:
