@@ -25,7 +25,7 @@ def nearness(model: nn.Module, weights: Weights, used: Batch, unwanted: Tensor, 
     """
     places = unwanted if len(unwanted) else torch.arange(len(used.labels))
     theirs, mine = used.images[places].double(), claimed.double()
-    gaps = torch.cdist(theirs.flatten(1), mine.flatten(1)) / math.sqrt(mine[0].numel())
+    gaps = _gaps(theirs.flatten(1), mine.flatten(1)) / math.sqrt(mine[0].numel())
     found: Near = {"l2": 255 * float(gaps.min()), "ssim": None, "embedding": None}
     if min(used.images.shape[2:]) >= 6:
         close = gaps.topk(min(CLOSEST, len(mine)), largest=False).indices
@@ -39,7 +39,12 @@ def nearness(model: nn.Module, weights: Weights, used: Batch, unwanted: Tensor, 
         features, _ = last_features(model, (shape[1], shape[2], shape[3]), weights, images)
         theirs, mine, all_used = torch.split(features.double(), [len(places), len(claimed), len(used.labels)])
         scale = float(torch.nn.functional.pdist(all_used).median()) if len(all_used) > 1 else 1.0
-        found["embedding"] = float(torch.cdist(theirs, mine).min()) / max(scale, 1e-300)
+        found["embedding"] = float(_gaps(theirs, mine).min()) / max(scale, 1e-300)
     except FedsimError:  # a model without a last linear layer has no such embedding
         pass
     return found
+
+
+def _gaps(one: Tensor, other: Tensor) -> Tensor:
+    """Return all distances between rows, by differences: products of rows would round copies apart."""
+    return torch.cdist(one, other, compute_mode="donot_use_mm_for_euclid_dist")
