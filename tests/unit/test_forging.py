@@ -106,8 +106,8 @@ def test_room_is_as_much_as_pixels_leave() -> None:
 
 
 def test_strengths_are_as_large_as_pixels_leave_room_for() -> None:
-    dark, grey = np.zeros((100, 300), dtype=np.int64), np.full((100, 300), 60)
-    grey[::2] = 195  # little room on either side
+    dark, grey = np.zeros((100, 300), dtype=np.int64), np.full((100, 300), 30)
+    grey[::2] = 225  # little room on either side
     assert balanced_strength(dark, 3, 3, 110) > balanced_strength(grey, 3, 3, 110)
     assert balanced_strength(dark, 3, 30, 240) < balanced_strength(dark, 3, 3, 110)
 

@@ -26,7 +26,13 @@ from fedsim.core.training import Batch
 
 Whole = NDArray[np.int64]
 MOST = 110  # unknowns of a lattice: more cost time, and give no smaller residuals within bounds
-STRENGTHS = (4, 6, 8, 12, 16, 24, 32, 48)  # greatest multiples of a pattern to choose from
+STRENGTHS = (
+    4,
+    6,
+    8,
+    12,
+    16,
+)  # greatest multiples of a pattern to choose from: larger ones leave patterns too coarse
 USUAL = 0.6  # of the greatest strength: the strengths that limit a pattern
 SMALL = 1e-3  # shares below are none
 FINEST = 16  # decimals of residuals that are asked for at most
