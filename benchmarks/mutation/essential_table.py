@@ -213,10 +213,11 @@ TABLE = [
     ("forgery/box", FORGING + "box.py", "balanced_strengths", "return np.ones(len(layer.errors))"),
     ("forgery/brute_force", FORGING + "brute_force.py", "same_sum", "yield from ()"),
     ("forgery/error_matrix", FORGING + "error_matrix.py", "ErrorMatrix.forge", "return challenge.batch"),
-    ("forgery/gauss_newton", FORGING + "gauss_newton.py", "solve", "return point"),
     ("forgery/greedy", FORGING + "replacement.py", "gap", "return 1.0"),
     ("forgery/greedy", FORGING + "greedy.py", "Greedy.forge", FIRST_AT_HAND),
     ("forgery/kong", FORGING + "kong.py", "Kong.forge", FIRST_AT_HAND),
+    ("forgery/invisible", FORGING + "invisible.py", "_asleep", "return goals"),
+    ("forgery/invisible", FORGING + "invisible.py", "confirmed", "return images"),
     (
         "forgery/lattice",
         FORGING + "lattice.py",

@@ -1,6 +1,8 @@
 """`fedsim forge`: the forging game."""
 
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -18,10 +20,34 @@ if TYPE_CHECKING:
 
 @click.command("forge", short_help="the forging game")
 @click.option("-m", "--multirun", is_flag=True, help="A game for every combination of KEY=A,B.")
+@click.option(
+    "--check", type=click.Path(path_type=Path), help="Judge the forged traces of this folder again."
+)
 @settings
-def command(overrides: tuple[str, ...], multirun: bool) -> None:
-    """Claim other data for recorded steps, and be judged: forgery=[greedy,lattice] forge.challenges=N."""
-    forge_by(overrides, multirun)
+def command(overrides: tuple[str, ...], multirun: bool, check: Path | None) -> None:
+    """Claim other data for recorded steps, and be judged: forgery=[greedy,lattice] forge.challenges=N.
+
+    Where forge.examples are denied at every step the whole trace is written; --check judges its files.
+    """
+    if check is None:
+        forge_by(overrides, multirun)
+    else:
+        check_traces(check)
+
+
+def check_traces(path: Path) -> None:
+    """Judge a folder's forged traces by its files alone; status 1 if one is rejected."""
+    from fedsim.config.build_central import central_training
+    from fedsim.config.compose import parse_text
+    from fedsim.integrity.forged_trace import judge_traces
+    from fedsim.storage.runfolder import RunFolder
+
+    folder = RunFolder(path)
+    audit, training = central_training(parse_text(folder.config_text()))
+    verdicts = list(judge_traces(folder.storage, training, audit.how.domain))
+    print(*verdicts, sep="\n")
+    if any(verdict.problem for verdict in verdicts):
+        sys.exit(1)
 
 
 def forge_by(overrides: Sequence[str], multirun: bool | None = None) -> None:

@@ -68,11 +68,16 @@ def forging_game(config: DictConfig, name: str = "") -> Game:
         fractions=tuple(map(float, forge.fractions)),
         precision=forge.precision,
         delta=forge.delta,
+        calibration=forge.calibration,
+        every=forge.every,
+        distance=forge.distance,
+        least=float(forge.least),
     )
     return Game(
         name=name,
         training=training,
         domain=audit.how.domain,
+        form=data.form,
         forgeries=forgeries,
         reference=data.test,
         rules=rules,

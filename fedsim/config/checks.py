@@ -98,6 +98,10 @@ def check_forge(config: DictConfig) -> None:
     listed("forge.fractions", forge["fractions"], "a list of shares in [0, 1]", share)
     one_of("forge.precision", forge["precision"], PRECISIONS)
     optional(number, "forge.delta", forge["delta"], least=0)
+    one_of("forge.calibration", forge["calibration"], ("reference", "own"))
+    whole("forge.every", forge["every"])
+    one_of("forge.distance", forge["distance"], ("off", "l2", "ssim", "embedding"))
+    number("forge.least", forge["least"], least=0)
 
 
 def fitting(experiment: Experiment) -> Experiment:

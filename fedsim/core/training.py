@@ -107,7 +107,7 @@ def honest(work: LocalWork) -> Claim:
     for step in range(work.steps):
         batches.append(work.batch(work.indices(step)))
         used = work.on_batch(step, batches[-1])
-        plain, loss = _step_gradient(model, used)
+        plain, loss = step_gradient(model, used)
         gradient = work.on_gradient(step, plain, used)
         losses.append(loss)
         if work.kind == "update":
@@ -152,14 +152,18 @@ def arithmetic(precision: str) -> AbstractContextManager[Any]:
 
 def sgd_step(model: nn.Module, batch: Batch, learning_rate: float) -> None:
     """Take one step in place."""
-    apply_step(model, _step_gradient(model, batch)[0], learning_rate)
+    apply_step(model, step_gradient(model, batch)[0], learning_rate)
 
 
-def _step_gradient(model: nn.Module, batch: Batch) -> tuple[Weights, float]:
+def step_gradient(model: nn.Module, batch: Batch) -> tuple[Weights, float]:
     """Return a step's gradient and loss, in the same bits for who trains and for who does it again."""
+    return batch_gradient(model, plainly_laid(batch.images), batch.labels)
+
+
+def plainly_laid(images: Tensor) -> Tensor:
+    """Return a copy with a new tensor's strides."""
     # Kernels, and so the last bits, are chosen by strides too, which a copy over the wire does not keep.
-    images = torch.empty(batch.images.shape, dtype=batch.images.dtype, device=batch.images.device)
-    return batch_gradient(model, images.copy_(batch.images), batch.labels)
+    return torch.empty(images.shape, dtype=images.dtype, device=images.device).copy_(images)
 
 
 def apply_step(model: nn.Module, gradient: Weights, learning_rate: float) -> None:

@@ -3,6 +3,7 @@
 Origin: Kohavi, Scaling Up the Accuracy of Naive-Bayes Classifiers (KDD 1996); UCI repository, data set 2.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from fedsim.core.errors import FedsimError
 from fedsim.core.types import Task
+from fedsim.data.form import Form
 from fedsim.data.images import ArrayImages, Dataset
 
 TABLE_MEAN, TABLE_STD = (0.094,), (0.277,)  # of all pixels: most are the zeros of one-hot columns
@@ -90,7 +92,15 @@ def table(*, train: ArrayImages, test: ArrayImages) -> Dataset:
     """Return the learning problem of two halves of a table."""
     width = train.pixels.shape[3]
     task = Task(input_shape=(1, 1, width), num_classes=len(LABELS), mean=TABLE_MEAN, std=TABLE_STD)
-    return Dataset(task=task, train=train, test=test)
+    return Dataset(task=task, train=train, test=test, form=Form(one_hot=one_hot_groups()))
+
+
+def one_hot_groups() -> tuple[tuple[int, int], ...]:
+    """Return where the pixels of each categorical column begin and end."""
+    widths = [1 if isinstance(column, Number) else len(column.categories) for column in COLUMNS]
+    ends = list(itertools.accumulate(widths))
+    places = zip(COLUMNS, widths, ends, strict=True)
+    return tuple((end - width, end) for column, width, end in places if isinstance(column, Choice))
 
 
 def table_pixels(places: Sequence[Tensor]) -> Tensor:

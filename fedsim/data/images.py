@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedsim.core.errors import FedsimError
 from fedsim.core.types import Task
+from fedsim.data.form import ANY_FORM, Form
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
 
@@ -34,6 +35,7 @@ class Dataset:
     task: Task
     train: Images
     test: Images
+    form: Form = ANY_FORM  # what a verifier may ask of every example
 
 
 @dataclass(frozen=True, eq=False)

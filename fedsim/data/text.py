@@ -6,6 +6,7 @@ from torch import Generator, Tensor
 from fedsim.core.randomness import generator
 from fedsim.core.settings import number, whole
 from fedsim.core.types import Task
+from fedsim.data.form import Form
 from fedsim.data.images import ArrayImages, Dataset
 
 TEXT_MEAN, TEXT_STD = (0.379,), (0.117,)  # of letters and blanks, for models that take them for pixels
@@ -33,6 +34,7 @@ def text(
         task=task,
         train=_draw(words, train_size, length, tone, generator(seed, "train")),
         test=_draw(words, test_size, length, tone, generator(seed, "test")),
+        form=Form(levels=tuple(sorted({0, 32, *b"".join(words)}))),
     )
 
 

@@ -18,9 +18,10 @@ from fedsim.core.interfaces import Challenge, Forgery
 from fedsim.core.randomness import generator
 from fedsim.core.training import Batch, arithmetic, exact_levels, load_weights, sgd_step, weights_of
 from fedsim.core.types import Weights
+from fedsim.data.form import ANY_FORM, Form
 from fedsim.data.images import Images
 from fedsim.defenses.integrity.proof.suspicion import suspicions
-from fedsim.integrity.judge import RecordedStep, StepVerdict, judge_step
+from fedsim.integrity.judge import Demands, RecordedStep, StepVerdict, judge_step
 from fedsim.integrity.training import CentralTraining, batch_at, central_indices, weights_before
 from fedsim.storage.games import HONEST, MoveRow
 
@@ -38,6 +39,12 @@ class Rules:
     fractions: tuple[float, ...] = (1.0,)  # of a batch that must not appear; 0: any other batch will do
     precision: str = "float32"  # of the steps
     delta: float | None = None  # how far a recomputed step may end up; None: calibrated on each step
+    calibration: str = (
+        "reference"  # delta is measured on images of the verifier's own, or on the batch itself
+    )
+    every: int = 1  # steps until weights are on record again: the others of them are done as they were
+    distance: str = "off"  # by what claimed images must keep away from unwanted ones: l2, ssim, embedding
+    least: float = 0.0  # how far
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,6 +54,7 @@ class Game:
     name: str  # what distinguishes it from others beside it
     training: CentralTraining
     domain: str  # where the pixels of a claimed batch must lie
+    form: Form = ANY_FORM  # rules of the data set beside
     forgeries: Mapping[str, Forgery]
     reference: Images  # data of the same kind, not the prover's
     rules: Rules
@@ -75,7 +83,11 @@ def play(game: Game) -> Iterator[Move]:
             for place, (name, forgery) in enumerate(game.forgeries.items()):
                 advance(count * len(game.forgeries) + place, f"{name}, step {step}")
                 challenge = _challenge(game, weights[step], indices[number], step, number, share, name)
-                yield _move(game, challenge, reference, step, number, name, forgery)
+                following = tuple(
+                    challenge.examples(indices[later % len(indices)])
+                    for later in range(step + 1, step + game.rules.every)
+                )
+                yield _move(game, challenge, reference, following, step, number, name, forgery)
 
 
 def _places(game: Game, indices: Sequence[Tensor]) -> list[tuple[int, int]]:
@@ -135,6 +147,7 @@ def _move(
     game: Game,
     challenge: Challenge,
     reference: Batch,
+    following: tuple[Batch, ...],
     step: int,
     number: int,
     name: str,
@@ -155,7 +168,8 @@ def _move(
         if used is not original and game.rules.examples is not None:
             raise FedsimError("a batch that was planned is not the one on record")
         with arithmetic(precision):
-            sgd_step(challenge.model, used, rate)
+            for one in (used, *following):
+                sgd_step(challenge.model, one, rate)
         recorded = RecordedStep(
             model=challenge.model,
             before=before,
@@ -166,6 +180,8 @@ def _move(
             learning_rate=rate,
             precision=precision,
             threads=game.training.threads,
+            following=following,
+            calibration=_calibration(game, reference, used),
         )
         load_weights(challenge.model, before)
         claimed = forgery.forge(_own_copy(replace(challenge, batch=used)))
@@ -173,7 +189,7 @@ def _move(
         reason = in_words(error)
     seconds = time.perf_counter() - started
     if claimed is not None:
-        verdict = judge_step(recorded, claimed, game.domain, game.rules.delta)
+        verdict = judge_step(recorded, claimed, _demands(game))
         reason = verdict.reason
     fitting = claimed is not None and claimed.images.shape == used.images.shape
     shown = claimed if claimed is not None and fitting else original
@@ -194,6 +210,12 @@ def _move(
         benign=None if verdict is None else verdict.benign,
         delta=None if verdict is None else verdict.delta,
         loss=float(losses[places].mean()),
+        once=verdict is not None and verdict.once,
+        twice=verdict is not None and verdict.twice,
+        twin=verdict is not None and verdict.twin,
+        near_l2=None if verdict is None else verdict.near["l2"],
+        near_ssim=None if verdict is None else verdict.near["ssim"],
+        near_embedding=None if verdict is None else verdict.near["embedding"],
         moved=float((shown.images.double() - used.images.double())[places].square().mean().sqrt()),
         seconds=seconds,
         claimed=fitting,
@@ -202,6 +224,25 @@ def _move(
         reason=reason,
     )
     return Move(row=row, used=used, claimed=shown if fitting else None)
+
+
+def _demands(game: Game) -> Demands:
+    rules = game.rules
+    return Demands(
+        domain=game.domain, form=game.form, delta=rules.delta, distance=rules.distance, least=rules.least
+    )
+
+
+def _calibration(game: Game, reference: Batch, used: Batch) -> Batch | None:
+    """Return as many images as a batch has, that the verifier has himself; None: he goes by the batch."""
+    if game.rules.calibration == "own":
+        return None
+    chosen = torch.arange(len(used.labels)) % len(reference.labels)
+    images = reference.images[chosen]
+    kind = used.images.dtype
+    return Batch(
+        images=exact_levels(images) if kind == torch.float64 else images, labels=reference.labels[chosen]
+    )
 
 
 def _columns(start: str, statistics: Mapping[str, float]) -> dict[str, float]:

@@ -11,7 +11,9 @@ from omegaconf import DictConfig
 
 from fedsim.config.build_central import forging_game
 from fedsim.config.compose import as_text, compose
+from fedsim.core.training import Batch
 from fedsim.integrity.forge import Game, play
+from fedsim.integrity.forged_trace import write_trace
 from fedsim.lab.grid import Job, RunsFailed, attempt, begin_or_go_on, pool_of, run_missing
 from fedsim.lab.record import recorded
 from fedsim.storage.games import MoveBatches, MoveRow, adopt_moves, keep_move, moves
@@ -39,11 +41,22 @@ def play_game(game: Game, folder: RunFolder, *, name: str, config_text: str) -> 
     folder.begin("game", config_text)
     with recorded(folder, name, lambda: summarise(moves(folder.storage))):
         torch.set_num_threads(game.training.threads)
+        claims: dict[str, dict[int, Batch]] = {name: {} for name in game.forgeries}
+        failed = set[str]()
         for move in play(game):
+            if move.claimed is not None and move.row.accepted:
+                claims[move.row.forgery][move.row.step] = move.claimed
+            else:
+                failed.add(move.row.forgery)
             shown = None
             if move.claimed is not None:
                 shown = MoveBatches(used=move.used, claimed=move.claimed)
             keep_move(folder.storage, move.row, shown)
+        if game.rules.examples is not None and game.rules.precision == "float32" and game.domain == "uint8":
+            for name in claims.keys() - failed:  # a trace is whole or nothing
+                write_trace(
+                    folder.storage, name, game.training, claims[name], game.rules.examples, game.rules.every
+                )
     return moves(folder.storage)
 
 

@@ -9,7 +9,14 @@ from matplotlib.figure import Figure
 
 from fedsim.report.answers import Answer
 from fedsim.report.answers_integrity import game_answer
-from fedsim.report.forging_figures import causes_figures, errors_figure, pictures_figure, roc_figures
+from fedsim.report.forging_figures import (
+    causes_figures,
+    distances_figure,
+    errors_figure,
+    pictures_figure,
+    reach_figure,
+    roc_figures,
+)
 from fedsim.report.forging_table import areas, correlations, lines, short
 from fedsim.report.origin import origin_of, setting_of
 from fedsim.report.page import write_page
@@ -33,9 +40,13 @@ def drawings_of(folder: RunFolder, summary: Mapping[str, Any]) -> dict[str, Figu
     figures: dict[str, Figure] = {}
     if any(row.judged for row in rows):
         figures["errors"] = errors_figure(rows)
-    for name, row in _first_of_each(rows).items():
-        if (batches := batches_of(folder.storage, row)) is not None:
-            figures[f"pictures_{name}"] = pictures_figure(batches)
+    kept = {name: batches_of(folder.storage, row) for name, row in _first_of_each(rows).items()}
+    shown = {name: batches for name, batches in kept.items() if batches is not None}
+    if shown:
+        figures["distances"] = distances_figure(rows)
+        figures["reach"] = reach_figure(shown)
+    for name, batches in shown.items():
+        figures[f"pictures_{name}"] = pictures_figure(batches)
     if len(singles := _singles(rows)) >= ENOUGH:
         figures |= causes_figures(singles)
     if rows and len(rows) >= EACH * len({row.name for row in rows}):

@@ -1,6 +1,6 @@
 """Figures of forging games: errors, batches, what makes an example hard to replace, ROC curves."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -87,6 +87,39 @@ def pictures_figure(move: MoveBatches) -> Figure:
                 )
         grid[row][0].set_ylabel(name, fontsize=SMALL, color=INK)
     return figure
+
+
+def distances_figure(moves: Sequence[MoveRow]) -> Figure:
+    """Draw which share of claims would pass if claimed images had to keep so far from unwanted ones."""
+    groups = by_forgery(moves)
+    figure, axes = _panel(groups)
+    limits = np.linspace(0, max([1.0, *(move.near_l2 or 0.0 for move in moves)]), 200)
+    for place, (forgery, own) in enumerate(groups):
+        reached = np.array(
+            [move.near_l2 if move.accepted and move.near_l2 is not None else -1.0 for move in own]
+        )
+        shares = [(reached >= limit).mean() for limit in limits]
+        axes.plot(
+            limits, shares, color=LINES[place % len(LINES)], label=wrapped(forgery, 40, 3), lw=2, alpha=0.8
+        )
+    axes.set_xlabel("distance asked for (grey levels, rms)")
+    axes.set_ylabel("claims accepted")
+    axes.set_ylim(-0.03, 1.03)
+    return _with_legend(figure, axes)
+
+
+def reach_figure(batches: Mapping[str, MoveBatches]) -> Figure:
+    """Draw how far each image of a batch was moved, the furthest first."""
+    figure, axes = _panel([(name, None) for name in batches])
+    for place, (name, move) in enumerate(batches.items()):
+        gaps = (
+            (move.claimed.images.double() - move.used.images.double()).flatten(1).square().mean(dim=1).sqrt()
+        )
+        heights = 255 * gaps.sort(descending=True).values.numpy()
+        axes.plot(heights, color=LINES[place % len(LINES)], label=wrapped(name, 40, 3), lw=2, alpha=0.8)
+    axes.set_xlabel("images of a batch, the furthest first")
+    axes.set_ylabel("moved (grey levels, rms)")
+    return _with_legend(figure, axes)
 
 
 def _classes(labels: Tensor) -> Tensor:

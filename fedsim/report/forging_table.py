@@ -24,7 +24,11 @@ class Line:
     forgery: str
     unwanted: str
     moves: int
-    accepted: int
+    once: int  # accepted at the honest error itself
+    twice: int  # at twice that
+    accepted: int  # at the verifier's delta
+    twins: int  # that lead to the same weights in float64
+    near: float | None  # the nearest that a claimed image came to an unwanted one, in grey levels
     domain: str
     planned: bool
     error: float | None  # median
@@ -59,7 +63,11 @@ def _line(moves: Sequence[MoveRow]) -> Line:
         forgery=first.forgery,
         unwanted=f"{first.unwanted} of {first.size}",
         moves=len(moves),
+        once=sum(move.once for move in moves),
+        twice=sum(move.twice for move in moves),
         accepted=sum(move.accepted for move in moves),
+        twins=sum(move.twin for move in moves),
+        near=min((move.near_l2 for move in moves if move.near_l2 is not None), default=None),
         domain=", ".join(dict.fromkeys(move.domain for move in moves if move.judged)) or "none",
         planned=any(move.planned for move in moves),
         error=median(errors) if errors else None,
@@ -82,17 +90,33 @@ def print_moves(moves: Sequence[MoveRow]) -> None:
     """Print the small table that ends a game."""
     table = Table()
     games = any(move.game for move in moves)
-    for name in (["game"] if games else []) + ["forgery", "unwanted", "gone", "accepted", "domain"]:
-        table.add_column(name)
-    for name in ("error", "honest error", "moved"):
+    for name in (["game"] if games else []) + [
+        "forgery",
+        "unwanted",
+        "gone",
+        "1x, 2x",
+        "accepted",
+        "twins",
+        "domain",
+    ]:
+        table.add_column(name, no_wrap=name == "forgery")
+    for name in ("error", "honest", "moved", "nearest"):
         table.add_column(name, justify="right")
     for line in lines(moves):
         name = f"{line.forgery} (planned)" if line.planned else line.forgery
         cells = [line.game] if games else []
         gone = "–" if line.gone is None else f"{100 * line.gone:.0f} %"
-        cells += [name, line.unwanted, gone, f"{line.accepted} of {line.moves}", line.domain]
+        cells += [
+            name,
+            line.unwanted,
+            gone,
+            f"{line.once}, {line.twice}",
+            f"{line.accepted} of {line.moves}",
+            str(line.twins),
+            line.domain,
+        ]
         shown = (Text(printable(cell, keep="")) for cell in cells)
-        table.add_row(*shown, *(short(value) for value in (line.error, line.benign, line.moved)))
+        table.add_row(*shown, *(short(value) for value in (line.error, line.benign, line.moved, line.near)))
     Console(width=110).print(table)
 
 

@@ -38,6 +38,14 @@ class MoveRow:
     error: float | None  # of the recomputed weights, l2; None here and below: nothing was claimed
     benign: float | None  # the largest of honest recomputations
     delta: float | None
+    once: bool  # valid, and within the honest error itself
+    twice: bool  # valid, and within twice that
+    twin: bool  # accepted, and the same weights in float64 but for rounding
+    near_l2: (
+        float | None
+    )  # of the nearest claimed image from an unwanted one: root mean square, in grey levels
+    near_ssim: float | None  # the same by 1 - SSIM
+    near_embedding: float | None  # the same by what enters the last layer, in units of distances in the batch
     loss: float  # of the unwanted examples before the step
     moved: float  # root mean square of what the forgery changed in the unwanted images
     seconds: float = field(compare=False)

@@ -47,7 +47,20 @@ ONE_IMAGE = {"rgap", "gauss_newton", "head_peeling"}
 FIGURES = {  # beside a run's own metrics
     "run": {"accuracy", "loss", "detection", "false_rejects", "recomputed", "epsilon", "rounds_to_target"},
     "game": {
-        *("accepted", "error", "honest_error", "gone", "moved", "loss"),
+        *(
+            "accepted",
+            "once",
+            "twice",
+            "twin",
+            "near_l2",
+            "near_ssim",
+            "near_embedding",
+            "error",
+            "honest_error",
+            "gone",
+            "moved",
+            "loss",
+        ),
         *("area", "correlation", "correlation_within_steps"),
     },
     "calibration": {

@@ -271,7 +271,7 @@ def test_games_in_other_precisions(precision: str) -> None:
         ),
         (
             ["forgery=[lattice]", "forgery.lattice.strength=1"],
-            "forgery.strength: expected a whole number of at least 2",
+            "forgery.strength: expected null or a whole number of at least 2",
         ),
         (["forgery=[greedy]", "forge.precision=int8"], "forge.precision: expected one of float32"),
         (["forgery=[greedy]", "forge.delta=-1"], "forge.delta: expected null or a number of at least 0"),

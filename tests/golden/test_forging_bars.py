@@ -20,7 +20,7 @@ from fedsim.core.interfaces import Challenge, Forgery
 from fedsim.core.randomness import generator
 from fedsim.core.training import Batch, batch_gradient, exact_levels, load_weights, sgd_step, weights_of
 from fedsim.data.mnist_small import mnist_small
-from fedsim.integrity.judge import RecordedStep, StepVerdict, judge_step
+from fedsim.integrity.judge import Demands, RecordedStep, StepVerdict, judge_step
 from fedsim.models.lenet5 import lenet5
 from fedsim.models.softmax import softmax
 
@@ -70,7 +70,7 @@ def judged(asked: Challenge, claimed: Batch) -> StepVerdict:
         precision="float32",
         threads=1,
     )
-    verdict = judge_step(step, claimed, "uint8", None)
+    verdict = judge_step(step, claimed, Demands())
     load_weights(asked.model, before)
     return verdict
 

@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 import torch
 from small_world import DATA, challenge, examples, gap, network
-from torch import nn
 
 from fedsim.attacks.integrity.forging.box import Box, balanced_strengths, room
 from fedsim.attacks.integrity.forging.error_matrix import ErrorMatrix
 from fedsim.attacks.integrity.forging.first_layer import basis, first_layer
-from fedsim.attacks.integrity.forging.gauss_newton import GaussNewton
 from fedsim.attacks.integrity.forging.lattice import (
     Lattice,
     analytic_centre,
+    balanced_strength,
     integer_solution,
     nearest_points,
+    positive_support,
+    whole_strengths,
 )
 from fedsim.attacks.integrity.forging.one_level import OneLevel
 from fedsim.attacks.integrity.forging.parallelogram import Parallelogram, fours
@@ -104,6 +105,25 @@ def test_room_is_as_much_as_pixels_leave() -> None:
     assert high.tolist() == [0.8, 1.0]
 
 
+def test_strengths_are_as_large_as_pixels_leave_room_for() -> None:
+    dark, grey = np.zeros((100, 300), dtype=np.int64), np.full((100, 300), 30)
+    grey[::2] = 225  # little room on either side
+    assert balanced_strength(dark, 3, 3, 110) > balanced_strength(grey, 3, 3, 110)
+    assert balanced_strength(dark, 3, 30, 240) < balanced_strength(dark, 3, 3, 110)
+
+
+def test_strengths_stay_at_0_where_no_others_cancel_an_error() -> None:
+    errors = np.array([[1.0, 0.0], [-1.0, 0.0], [2.0, 0.0], [0.0, 1.0]])  # the last is alone in the second
+    needed = np.array([True, False, False, False])
+    assert positive_support(errors, needed, 8).tolist() == [True, True, True, False]
+    with pytest.raises(FedsimError, match="no strengths from 1 to 8 cancel the errors of 1 examples"):
+        positive_support(errors, np.array([False, False, False, True]), 8)
+    found = whole_strengths(errors, needed, 8, np.random.default_rng(0))
+    assert found[0] >= 1
+    assert found[3] == 0
+    assert np.abs(errors.T @ found).max() == 0
+
+
 def test_a_lattice_finds_whole_grey_levels() -> None:
     torch.manual_seed(0)
     model = softmax(DATA.task)
@@ -176,26 +196,6 @@ def test_one_grey_level_where_a_convolutional_network_does_not_look() -> None:
     assert gap(asked, claimed) < 1e-3
     alone = OneLevel().forge(replace(asked, unwanted=torch.arange(0)))
     assert int((alone.images != images).sum()) == 1  # nobody in particular: the easiest
-
-
-def smooth_net() -> nn.Module:
-    torch.manual_seed(3)
-    model = nn.Sequential(nn.Conv2d(1, 2, 3, stride=2), nn.Tanh(), nn.Flatten(), nn.Linear(18, 4))
-    return model.double()
-
-
-def test_gauss_newton_finds_other_images_in_the_box_for_a_convolutional_network() -> None:
-    asked = challenge(smooth_net(), 6)  # 294 pixels, a gradient of 96 numbers
-    claimed = GaussNewton().forge(asked)
-    assert gap(asked, claimed) < 1e-10
-    assert batch_problem(claimed, 6, DATA.task, "box", torch.float64) is None
-    assert float((claimed.images - asked.batch.images).square().mean().sqrt()) > 0.02
-    levels = Batch(images=torch.round(claimed.images * 255) / 255, labels=claimed.labels)
-    assert gap(asked, levels) > 1e-5  # not whole grey levels, and far off when rounded to them
-    partly = challenge(smooth_net(), 6, unwanted=4)
-    kept = GaussNewton().forge(partly)
-    assert torch.equal(kept.images[4:], partly.batch.images[4:])
-    assert gap(partly, kept) < 1e-10
 
 
 def test_first_layer_reads_weights_with_the_normalisation_in_them() -> None:

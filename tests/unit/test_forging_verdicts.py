@@ -24,7 +24,8 @@ from fedsim.core.randomness import generator
 from fedsim.core.training import Batch, arithmetic, load_weights, sgd_step, weights_of
 from fedsim.defenses.integrity.proof.domain import same_batch
 from fedsim.defenses.integrity.proof.suspicion import suspicions
-from fedsim.integrity.judge import RecordedStep, honest_error, judge_step
+from fedsim.integrity.judge import Demands, RecordedStep, honest_error, judge_step, last_places
+from fedsim.integrity.nearness import nearness
 from fedsim.models.softmax import softmax
 
 RATE = 0.01
@@ -74,7 +75,7 @@ def test_what_the_verifier_accepts_is_valid_other_data_with_an_error_of_its_own_
         claimed = forgery.forge(asked)
     except FedsimError:
         return  # no forgery, no claim
-    verdict = judge_step(step, claimed, domain, None)
+    verdict = judge_step(step, claimed, Demands(domain=domain))
     load_weights(asked.model, step.before)
     assert verdict.error == pytest.approx(RATE * gap(asked, claimed), rel=0.5, abs=1e-15)
     order = {"uint8": 0, "box": 1, "real": 2, "real labels": 3, "none": 4}
@@ -104,7 +105,7 @@ def test_each_check_of_the_game_is_named() -> None:
     order = torch.randperm(8, generator=generator(0))
 
     def check(batch: Batch, domain: str = "uint8") -> str:
-        return judge_step(step, batch, domain, None).check
+        return judge_step(step, batch, Demands(domain=domain)).check
 
     assert check(Batch(images=own.images[order], labels=own.labels[order])) == "distinct"
     assert check(Batch(images=own.images + 1e-4, labels=own.labels)) == "domain"
@@ -125,9 +126,10 @@ def test_each_check_of_the_game_is_named() -> None:
     assert check(Batch(images=own.images[:3], labels=own.labels[:3])) == "domain"
     assert honest_error(step) < 1e-15
     assert (
-        judge_step(step, Batch(images=own.images[:3], labels=own.labels[:3]), "real", None).domain == "none"
+        judge_step(step, Batch(images=own.images[:3], labels=own.labels[:3]), Demands(domain="real")).domain
+        == "none"
     )
-    loose = judge_step(step, Greedy(candidates=2).forge(asked), "uint8", 1e9)
+    loose = judge_step(step, Greedy(candidates=2).forge(asked), Demands(delta=1e9))
     assert loose.accepted
     assert loose.error > 1e-5
 
@@ -140,7 +142,7 @@ def test_a_verifier_allows_ten_times_what_honest_machines_differ_by(kernel: Kern
     assert benign > 1e-4
     if kernel is size:
         assert benign == pytest.approx(RATE * (8 - 2))
-    verdict = judge_step(step, asked.batch, "uint8", None)
+    verdict = judge_step(step, asked.batch, Demands())
     assert (verdict.benign, verdict.delta) == (benign, 10 * benign)
 
 
@@ -169,3 +171,107 @@ def test_suspicions_see_what_they_are_meant_to_see() -> None:
     assert suspicions(lit, reference)["dark pixels lit"] == pytest.approx(0.5 / 49)
     assert suspicions(twins, reference)["near duplicates"] > usual["near duplicates"] + 3
     assert suspicions(wrong, reference)["label against neighbours"] > usual["label against neighbours"] + 0.3
+
+
+def claimed_near(step: RecordedStep, claimed: Batch, **demands: object):
+    return judge_step(step, claimed, Demands(delta=1e9, **demands))
+
+
+def test_a_rule_of_distance_refuses_near_copies_and_never_fails_open() -> None:
+    torch.manual_seed(0)
+    asked = challenge(softmax(DATA.task), 8)
+    step, own = recorded(asked), asked.batch
+    levels = torch.round(own.images * 255)
+    moved = Batch(images=torch.where(levels < 128, levels + 10, levels - 10) / 255, labels=own.labels)
+    verdict = claimed_near(step, moved)
+    assert verdict.accepted
+    assert verdict.near["l2"] == pytest.approx(10)
+    assert 0 < verdict.near["ssim"] < 0.2
+    assert claimed_near(step, moved, distance="l2", least=9.9).accepted
+    for rule, least in (("l2", 10.1), ("ssim", 0.5), ("embedding", 1.0)):
+        refused = claimed_near(step, moved, distance=rule, least=least)
+        assert (refused.accepted, refused.check) == (False, "near")
+        assert "near copy" in refused.reason
+    other = examples_far_away(asked)
+    assert claimed_near(step, other, distance="ssim", least=0.2).accepted
+    unlike = nn.Sequential(nn.Flatten(), nn.Linear(49, 4), nn.ReLU()).double()  # ends in no linear layer
+    assert nearness(unlike, weights_of(unlike), own, step.unwanted, own.images)["embedding"] is None
+    blind = judge_step(
+        replace(step, model=unlike, before=weights_of(unlike), after=weights_of(unlike)),
+        moved,
+        Demands(delta=1e9, distance="embedding"),
+    )
+    assert (blind.check, blind.reason) == ("near", "embedding does not apply to these images")
+
+
+def examples_far_away(asked: Challenge) -> Batch:
+    return asked.examples(asked.owned[:8])
+
+
+def test_what_rounding_makes_of_the_same_weights_is_accepted_and_a_little_more_is_not() -> None:
+    torch.manual_seed(0)
+    asked = challenge(softmax(DATA.task), 8)
+    step = recorded(asked)
+    other = asked.examples(asked.owned[:8])
+    sgd_step(asked.model, other, RATE)
+    reached, floor = weights_of(asked.model), last_places(weights_of(asked.model), torch.float64)
+    name = next(iter(reached))
+    for off, passes in ((0.0, True), (0.9 * floor, True), (3 * floor, False)):
+        after = {key: tensor.clone() for key, tensor in reached.items()}
+        after[name].view(-1)[0] += off
+        verdict = judge_step(replace(step, after=after, calibration=step.batch), other, Demands())
+        assert verdict.once == passes
+        assert verdict.delta >= floor > 1e-17
+        assert not verdict.twin  # of the batch that was used
+
+
+def test_twins_are_told_from_what_is_merely_within_delta() -> None:
+    torch.manual_seed(0)
+    asked = challenge(softmax(DATA.task), 8)
+    planned = replace(asked, batch=Parallelogram(tries=5).compose(asked))
+    step = recorded(planned)
+    exchanged = Parallelogram().forge(planned)
+    verdict = judge_step(step, exchanged, Demands())
+    assert (verdict.accepted, verdict.twin) == (True, True)
+    levels = torch.round(exchanged.images * 255)
+    levels[0, 0, 0, 0] += 1 if levels[0, 0, 0, 0] < 255 else -1
+    merely = judge_step(step, Batch(images=levels / 255, labels=exchanged.labels), Demands(delta=1.0))
+    assert (merely.accepted, merely.twin) == (True, False)
+
+
+def test_acceptance_at_once_twice_and_ten_times_the_honest_error() -> None:
+    asked = challenge(Simulated(size), 8)
+    step = recorded(asked)
+    benign, other = honest_error(step), asked.examples(asked.owned[:8])
+    load_weights(asked.model, step.before)
+    sgd_step(asked.model, other, RATE)
+    reached = weights_of(asked.model)
+    name = next(iter(reached))
+    found = list[tuple[bool, bool, bool]]()
+    for times in (0.9, 1.9, 9.0, 11.0):
+        after = {key: tensor.clone() for key, tensor in reached.items()}
+        after[name].view(-1)[0] += times * benign
+        # Honest errors are those of a batch of the verifier's own: nobody showed him the one that was used.
+        verdict = judge_step(replace(step, after=after, calibration=step.batch), other, Demands())
+        found.append((verdict.once, verdict.twice, verdict.accepted))
+    assert found == [(True, True, True), (False, True, True), (False, False, True), (False, False, False)]
+
+
+def test_steps_that_follow_are_done_again_before_weights_are_compared() -> None:
+    torch.manual_seed(0)
+    asked = challenge(softmax(DATA.task), 8)
+    later = tuple(asked.examples(asked.owned[8 * n : 8 * n + 8]) for n in (1, 2))
+    before = weights_of(asked.model)
+    for batch in (asked.batch, *later):
+        sgd_step(asked.model, batch, RATE)
+    step = replace(recorded(replace(asked, batch=asked.batch)), before=before, following=later)
+    model = softmax(DATA.task).double()
+    load_weights(model, before)
+    for batch in (asked.batch, *later):
+        sgd_step(model, batch, RATE)
+    step = replace(step, after=weights_of(model))
+    assert honest_error(step) < 1e-14
+    order = torch.arange(7, -1, -1)
+    again = Batch(images=asked.batch.images[order], labels=asked.batch.labels[order])
+    assert judge_step(step, again, Demands()).error < 1e-14
+    assert judge_step(replace(step, following=later[:1]), again, Demands()).error > 1e-6

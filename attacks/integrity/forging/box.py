@@ -72,11 +72,11 @@ def balanced_strengths(layer: FirstLayer, unwanted: NDArray[np.int64]) -> Vector
     return _exact(signed, columns, -np.ones(number), np.ones(number))
 
 
-def room(pixels: Vector, strengths: Vector) -> tuple[Vector, Vector]:
-    """Return between which bounds a pattern, times the strengths, leaves pixels (batch, d) in [0, 1]."""
+def room(pixels: Vector, strengths: Vector, white: float = 1.0) -> tuple[Vector, Vector]:
+    """Return between which bounds a pattern, times the strengths, leaves pixels (batch, d) in [0, white]."""
     used = strengths != 0
     pixels, strengths = pixels[used], strengths[used, None]
-    to_black, to_white = -pixels / strengths, (1 - pixels) / strengths
+    to_black, to_white = -pixels / strengths, (white - pixels) / strengths
     return np.minimum(to_black, to_white).max(axis=0), np.maximum(to_black, to_white).min(axis=0)
 
 

@@ -73,5 +73,5 @@ def basis(columns: Tensor) -> Tensor:
 def _not_connected() -> FedsimError:
     return FedsimError(
         "forgery: expected a model whose pixels enter a linear layer one by one (softmax, mlp, fcn3). "
-        "Remedy: such a model, or forgery=[gauss_newton] or [parallelogram] for convolutions."
+        "Remedy: such a model, or forgery=[invisible] for convolutions."
     )

@@ -17,15 +17,24 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from fedsim.attacks.integrity.forging.box import Vector, no_freedom
+from fedsim.attacks.integrity.forging.box import Vector, no_freedom, room
 from fedsim.attacks.integrity.forging.first_layer import basis, first_layer
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Challenge, Forgery
-from fedsim.core.settings import whole
+from fedsim.core.settings import optional, whole
 from fedsim.core.training import Batch
 
 Whole = NDArray[np.int64]
 MOST = 110  # unknowns of a lattice: more cost time, and give no smaller residuals within bounds
+STRENGTHS = (
+    4,
+    6,
+    8,
+    12,
+    16,
+)  # greatest multiples of a pattern to choose from: larger ones leave patterns too coarse
+USUAL = 0.6  # of the greatest strength: the strengths that limit a pattern
+SMALL = 1e-3  # shares below are none
 FINEST = 16  # decimals of residuals that are asked for at most
 UNIT = 64.0  # whole steps from an entry's centre to its bound
 TARGETS = 64  # points near the centre whose nearest lattice points are looked at
@@ -36,9 +45,12 @@ class Lattice(Forgery):
 
     pixels = "uint8"
 
-    def __init__(self, *, strength: int = 16, tries: int = 3) -> None:
-        """Set the greatest multiple of the pattern in an image, and how many sets of pixels to try."""
-        self.strength = whole("forgery.strength", strength, 2)
+    def __init__(self, *, strength: int | None = None, tries: int = 3) -> None:
+        """Set the greatest multiple of the pattern in an image, and how many sets of pixels to try.
+
+        strength None: the one that leaves as much choice in strengths as in patterns, by the pixels' room.
+        """
+        self.strength = optional(whole, "forgery.strength", strength, 2)
         self.tries = whole("forgery.tries", tries)
 
     def forge(self, challenge: Challenge) -> Batch:
@@ -58,18 +70,19 @@ class Lattice(Forgery):
                 f"forgery=[lattice]: expected at most {MOST} unwanted examples, got {len(unwanted)}. "
                 "Remedy: a smaller batch or fraction."
             )
-        top = np.full(len(places), float(self.strength))
-        least = np.isin(places, unwanted).astype(np.float64)  # these must change
+        number = number_of_pixels(weights.shape[1])
+        top = self.strength or balanced_strength(levels[places], errors.shape[1], weights.shape[1], number)
         strengths = np.zeros(len(levels), dtype=np.int64)
-        strengths[places] = integer_solution(errors[places], least, top, chance)
+        strengths[places] = whole_strengths(errors[places], np.isin(places, unwanted), top, chance)
         if not strengths.any():
             raise no_freedom("no whole strengths that cancel the errors")
-        low, high = _room(levels, strengths)
+        low, high = room(levels.astype(np.float64), strengths.astype(np.float64), 255.0)
+        low, high = np.ceil(low), np.floor(high)
         best, smallest = None, np.inf
         for _ in range(self.tries):
             # Pixels with the most room, a few more than needed, so that tries differ.
-            rank = np.argsort(-(high - low) + chance.random(len(low)))[: 2 * MOST]
-            chosen = chance.permutation(rank[(high - low)[rank] >= 2])[:MOST]
+            rank = np.argsort(-(high - low) + chance.random(len(low)))[: 2 * number]
+            chosen = chance.permutation(rank[(high - low)[rank] >= 1])[:number]
             if len(chosen) <= weights.shape[1]:
                 raise no_freedom(f"{len(chosen)} pixels have room for whole grey levels")
             pattern = np.zeros(len(low), dtype=np.int64)
@@ -83,13 +96,49 @@ class Lattice(Forgery):
         return Batch(images=forged.to(batch.images.dtype).div_(255), labels=batch.labels)
 
 
-def _room(levels: Whole, strengths: Whole) -> tuple[Vector, Vector]:
-    """Return between which whole bounds a pattern leaves grey levels in 0 to 255, strengths at least 0."""
-    used = strengths > 0
-    times = strengths[used, None]
-    return (-(levels[used] // times)).max(axis=0).astype(float), ((255 - levels[used]) // times).min(
-        axis=0
-    ).astype(float)
+def number_of_pixels(equations: int) -> int:
+    """Return how many pixels to look for a pattern in: more equations need more unknowns, which cost time."""
+    return max(MOST, 8 * equations)
+
+
+def balanced_strength(levels: Whole, of_errors: int, of_weights: int, number: int) -> int:
+    """Return the greatest multiple that leaves strengths and patterns as much choice for each equation."""
+
+    def choice(strength: int) -> float:
+        usual = USUAL * strength
+        widths = np.floor((255 - levels) / usual).min(axis=0) + np.floor(levels / usual).min(axis=0)
+        bits = np.sort(np.log2(1 + widths))[::-1][:number].sum()
+        return float(min(len(levels) * np.log2(strength) / of_errors, bits / of_weights))
+
+    return max(STRENGTHS, key=choice)
+
+
+def whole_strengths(
+    errors: Vector, needed: NDArray[np.bool_], top: int, chance: np.random.Generator
+) -> Whole:
+    """Return whole strengths from 0 to a greatest one that cancel errors: at least 1 where needed."""
+    used = positive_support(errors, needed, top)
+    columns = errors[used] @ basis(torch.from_numpy(errors[used].T)).numpy()
+    strengths = np.zeros(len(errors), dtype=np.int64)
+    high = np.full(int(used.sum()), float(top))
+    strengths[used] = integer_solution(columns, needed[used].astype(np.float64), high, chance)
+    return strengths
+
+
+def positive_support(errors: Vector, needed: NDArray[np.bool_], top: int) -> NDArray[np.bool_]:
+    """Say which examples can have a strength above 0 in a balance of strengths from 0, or 1 where needed."""
+    number, equations = errors.shape
+    found = linprog(  # as many shares of at most 1 as can be, each below its strength
+        np.append(np.zeros(number), -np.ones(number)),
+        A_ub=np.hstack([-np.eye(number), np.eye(number)]),
+        b_ub=np.zeros(number),
+        A_eq=np.hstack([errors.T, np.zeros((equations, number))]),
+        b_eq=np.zeros(equations),
+        bounds=[(float(must), top) for must in needed] + [(0, 1)] * number,
+    )
+    if not found.success:
+        raise no_freedom(f"no strengths from 1 to {top} cancel the errors of {int(needed.sum())} examples")
+    return needed | np.asarray(found.x[number:] > SMALL, dtype=np.bool_)
 
 
 def integer_solution(equations: Vector, low: Vector, high: Vector, chance: np.random.Generator) -> Whole:

@@ -1,0 +1,88 @@
+"""What a model's gradient takes from each image of a batch, bit by bit, and which pixels it does not read.
+
+A layer's gradient is a sum of errors at its outputs times inputs. An input that meets no error but 0 is not
+in the sum: behind a ReLU that is off, or a pooling that chose another place.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.grad import conv2d_input
+
+from fedsim.core.errors import FedsimError
+from fedsim.core.training import Batch, plainly_laid, step_gradient
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Reading:
+    """What the gradient of a batch is made of, a row for each image."""
+
+    free: Tensor  # bool, in the images' shape: pixels that meet no error in the first layer
+    parts: tuple[Tensor, ...]  # of each layer the errors, and the inputs that meet one; 0 in place of others
+
+    def same_as(self, other: "Reading") -> Tensor:
+        """Say of each image whether all parts are the same, bit by bit."""
+        pairs = zip(self.parts, other.parts, strict=True)
+        return torch.stack([(mine == theirs).flatten(1).all(dim=1) for mine, theirs in pairs]).all(dim=0)
+
+
+def reading(model: nn.Module, batch: Batch) -> Reading:
+    """Read a batch once, forward and backward."""
+    layers = [
+        module for module in model.modules() if next(module.parameters(recurse=False), None) is not None
+    ]
+    calls = list[tuple[nn.Module, Tensor, Tensor]]()
+
+    def keep(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        calls.append((module, inputs[0].detach(), output))
+
+    hooks = [layer.register_forward_hook(keep) for layer in layers]
+    try:
+        logits = model(plainly_laid(batch.images))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    loss = functional.cross_entropy(logits, batch.labels)
+    errors = torch.autograd.grad(loss, [output for *_, output in calls], materialize_grads=True)
+    first = calls[0][1]
+    if first.numel() != batch.images.numel():
+        raise FedsimError(
+            "forgery=[invisible]: expected a model whose first layer reads pixels one by one, got one that "
+            f"makes {tuple(first.shape)} of {tuple(batch.images.shape)}. Remedy: another model or forgery."
+        )
+    parts, free = list[Tensor](), torch.zeros(0)
+    for number, ((module, inputs, _), error) in enumerate(zip(calls, errors, strict=True)):
+        read = read_inputs(module, inputs, error)
+        if number == 0:
+            free = ~read.reshape(batch.images.shape)
+        parts += [error, torch.where(read, inputs, torch.zeros_like(inputs))]
+    return Reading(free=free, parts=tuple(parts))
+
+
+def read_inputs(module: nn.Module, inputs: Tensor, errors: Tensor) -> Tensor:
+    """Return which inputs of a layer meet an error that is not 0; of an unknown layer all of an image."""
+    met = errors != 0
+    if isinstance(module, nn.Conv2d) and module.groups == 1 and not isinstance(module.padding, str):
+        kernel = torch.ones_like(module.weight[:1])
+        places = met.any(dim=1, keepdim=True).to(kernel.dtype)
+        spread: Tensor = conv2d_input(  # type: ignore[no-untyped-call]
+            inputs.shape, kernel, places, module.stride, module.padding, module.dilation
+        )
+        return spread > 0.5
+    if isinstance(module, nn.BatchNorm2d) and not module.training:
+        return met
+    if isinstance(module, nn.Linear):
+        return met.any(dim=-1, keepdim=True).expand_as(inputs)
+    if isinstance(module, nn.Embedding):
+        return met.any(dim=-1)
+    return met.flatten(1).any(dim=1).view(-1, *[1] * (inputs.ndim - 1)).expand_as(inputs)
+
+
+def same_gradient(model: nn.Module, batch: Batch, images: Tensor) -> bool:
+    """Say whether other images in a batch give its gradient, bit for bit."""
+    wanted, _ = step_gradient(model, batch)
+    found, _ = step_gradient(model, Batch(images=images, labels=batch.labels))
+    return all(torch.equal(wanted[name], found[name]) for name in wanted)

@@ -1,0 +1,203 @@
+"""A whole trace in which unwanted examples do not appear: a sealed proof, judged from its files alone.
+
+What a membership or unlearning claim comes to: every step of the training is done again on the batch that is
+claimed for it. Judging needs the folder and the model's code, no training data.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedsim.core import progress
+from fedsim.core.errors import FedsimError
+from fedsim.core.training import Batch, Trace, batch_digest, load_weights, weights_of
+from fedsim.defenses.integrity.proof.distances import distance
+from fedsim.defenses.integrity.proof.domain import batch_problem, examples_of
+from fedsim.defenses.integrity.proof.initialisation import initial_problem
+from fedsim.defenses.integrity.proof.proof import Malformed, from_bytes, proof_of, to_bytes
+from fedsim.defenses.integrity.proof.reproduction import SAFETY, Variation, stand_ins, variations
+from fedsim.defenses.integrity.proof.seal import BadSignature, Unreadable, seal, unseal
+from fedsim.integrity.judge import last_places
+from fedsim.integrity.keys import prover_keys, verifier_keys
+from fedsim.integrity.training import CentralTraining, batch_at, train_centrally
+from fedsim.storage.files import as_file_name
+from fedsim.storage.folder import Storage
+
+FOLDER = "traces/"
+CALIBRATED = 12  # intervals that honest errors are measured on
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceVerdict:
+    """What a whole trace comes to on one machine, or a stand-in for it."""
+
+    forgery: str
+    machine: str
+    steps: int
+    largest: float  # error of an interval, l2
+    delta: float
+    problem: str  # empty: it passes
+
+    def __str__(self) -> str:
+        verdict = f"rejected: {self.problem}" if self.problem else "passes as one that never used them"
+        found = f"{self.steps} steps done again, largest error {self.largest:.3g} of at most {self.delta:.3g}"
+        return f"{self.forgery}, {self.machine}: {found}: {verdict}"
+
+
+def write_trace(
+    storage: Storage,
+    name: str,
+    training: CentralTraining,
+    forged: Mapping[int, Batch],
+    examples: Sequence[int],
+    every: int = 1,
+) -> None:
+    """Write the training's weights, other batches for some steps, all batches, and what must not appear."""
+    trace = train_centrally(training, every)
+    digests, levels, labels = list(trace.digests), list[Tensor](), list[Tensor]()
+    for step, indices in enumerate(trace.indices):
+        batch = forged.get(step) or batch_at(training, torch.tensor(indices))
+        if not torch.equal(_pixels(_levels(batch.images)), batch.images):
+            raise FedsimError(f"forge: step {step}: expected whole grey levels to write a trace of")
+        digests[step] = batch_digest(_batch(_levels(batch.images), batch.labels))
+        levels.append(_levels(batch.images))
+        labels.append(batch.labels)
+    # Indices would name the very examples that are denied: a trace of batches has none to show.
+    own = replace(trace, digests=tuple(digests), indices=tuple(tuple(range(len(s))) for s in trace.indices))
+    unwanted = batch_at(training, torch.tensor(list(examples)))
+    signer, reader = prover_keys(training.keys, training.seed)
+    subject = f"{training.steps} steps on batches of {training.batch_size}, claimed"
+    storage.write(
+        proof_file(name), seal(to_bytes(proof_of(own, subject=subject, initial="random")), signer, reader)
+    )
+    tensors = {"levels": torch.stack(levels), "labels": torch.stack(labels)}
+    tensors |= {"unwanted": _levels(unwanted.images), "unwanted_labels": unwanted.labels}
+    storage.write_tensors(batches_file(name), tensors)
+
+
+def proof_file(name: str) -> str:
+    """Return where the sealed proof of a forgery's trace is."""
+    return f"{FOLDER}{as_file_name(name)}.proof"
+
+
+def batches_file(name: str) -> str:
+    """Return where all batches of a forgery's trace are."""
+    return f"{FOLDER}{as_file_name(name)}.safetensors"
+
+
+def judge_traces(
+    storage: Storage, training: CentralTraining, domain: str = "uint8"
+) -> Iterator[TraceVerdict]:
+    """Judge every trace of a folder, by other threads and kernels too; only the training's model is used."""
+    names = [name.removeprefix(FOLDER).removesuffix(".proof") for name in storage.names(FOLDER)]
+    names = [name for name in names if storage.has(proof_file(name))]
+    if not names:
+        raise FedsimError(
+            f"{storage.root}: no forged trace is here. Remedy: fedsim forge forge.examples=[...], with a "
+            "forgery that is accepted at every step that used them."
+        )
+    for name in names:
+        for machine in stand_ins(training.threads):
+            yield _judged(storage, name, training, machine, domain)
+
+
+def _judged(
+    storage: Storage, name: str, training: CentralTraining, machine: Variation, domain: str
+) -> TraceVerdict:
+    largest, delta, steps = 0.0, 0.0, 0
+    try:
+        trace, batches, unwanted = _opened(storage, name, training)
+        _check_data(trace, batches, unwanted, training, domain)
+        if problem := initial_problem(trace.checkpoints[0], lambda n: weights_of(training.fresh(n + 1))):
+            raise FedsimError(f"not a random initialisation: {problem}")
+        delta = _delta(trace, batches, training)
+        with machine.around(), progress.bar("intervals", len(trace.checkpoints) - 1) as advance:
+            for place in range(len(trace.checkpoints) - 1):
+                largest = max(largest, _interval_error(trace, batches, training, place, machine))
+                steps += len(trace.span(place))
+                advance(place + 1)
+        problem = "" if largest <= delta else f"an interval ends {largest:.3g} from what was recorded"
+    except (FedsimError, Malformed, BadSignature, Unreadable) as error:
+        problem = str(error)
+    return TraceVerdict(
+        forgery=name, machine=machine.name, steps=steps, largest=largest, delta=delta, problem=problem
+    )
+
+
+def _opened(storage: Storage, name: str, training: CentralTraining) -> tuple[Trace, list[Batch], Batch]:
+    """Read a trace's proof, its batches, and the examples that it is said not to have used."""
+    sealed, stored = storage.read(proof_file(name)), storage.read_tensors(batches_file(name))
+    if sealed is None or stored is None:
+        raise FedsimError(f"{name}: expected a proof and its batches in {FOLDER}, got one of the two")
+    trace = from_bytes(unseal(sealed, *verifier_keys(training.keys, training.seed)).payload).trace
+    tensors, _ = stored
+    if missing := {"levels", "labels", "unwanted", "unwanted_labels"} - tensors.keys():
+        raise FedsimError(f"{name}: expected the tensors {', '.join(sorted(missing))} beside the batches")
+    pairs = zip(tensors["levels"], tensors["labels"], strict=True)
+    batches = [_batch(levels, labels) for levels, labels in pairs]
+    return trace, batches, _batch(tensors["unwanted"], tensors["unwanted_labels"])
+
+
+def _check_data(
+    trace: Trace, batches: Sequence[Batch], unwanted: Batch, training: CentralTraining, domain: str
+) -> None:
+    """Refuse batches that are not those of the proof, no data, or hold an unwanted example."""
+    if len(batches) != len(trace.digests):
+        raise FedsimError(f"{len(trace.digests)} steps, {len(batches)} batches")
+    if trace.learning_rate != training.learning_rate or len(batches) != training.steps:
+        raise FedsimError("expected the steps and the learning rate of config.yaml")
+    denied = set(examples_of(unwanted))
+    for step, batch in enumerate(batches):
+        if batch_digest(batch) != trace.digests[step]:
+            raise FedsimError(f"step {step}: the batch shown is not the one in the proof")
+        if problem := batch_problem(batch, len(trace.indices[step]), training.task, domain):
+            raise FedsimError(f"step {step}: {problem}")
+        if denied & set(examples_of(batch)):
+            raise FedsimError(f"step {step}: an unwanted example is there")
+
+
+def _delta(trace: Trace, batches: Sequence[Batch], training: CentralTraining) -> float:
+    """Return ten times the largest honest error, on some intervals of the batches shown."""
+    number = len(trace.checkpoints) - 1
+    plain, honest = Variation(name="the same"), 0.0
+    for place in range(0, number, max(1, number // CALIBRATED)):
+        ends = {
+            variation.name: _end(trace, batches, training, place, variation)
+            for variation in (plain, *variations(training.threads))
+            if variation.exact
+        }
+        honest = max(honest, *(distance("l2", end, ends[plain.name]) for end in ends.values()))
+    return max(SAFETY * honest, last_places(trace.checkpoints[-1], torch.float32))
+
+
+def _interval_error(
+    trace: Trace, batches: Sequence[Batch], training: CentralTraining, place: int, machine: Variation
+) -> float:
+    end = _end(trace, batches, training, place, machine)
+    return distance("l2", end, trace.checkpoints[place + 1])
+
+
+def _end(
+    trace: Trace, batches: Sequence[Batch], training: CentralTraining, place: int, variation: Variation
+) -> dict[str, Tensor]:
+    """Return where an interval's batches lead from its first weights."""
+    model = training.fresh(0)
+    load_weights(model, trace.checkpoints[place])
+    with variation.around():
+        for step in trace.span(place):
+            variation.step(model, batches[step], trace.learning_rate)
+    return weights_of(model)
+
+
+def _levels(images: Tensor) -> Tensor:
+    return torch.round(images * 255).clamp(0, 255).to(torch.uint8)
+
+
+def _pixels(levels: Tensor) -> Tensor:
+    return levels.to(torch.float32).div_(255)
+
+
+def _batch(levels: Tensor, labels: Tensor) -> Batch:
+    return Batch(images=_pixels(levels), labels=labels)

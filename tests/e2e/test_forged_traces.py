@@ -1,0 +1,82 @@
+"""Whole traces without an example: written by a game, judged from the folder by another process."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from small_settings import DATA
+
+from fedsim.config import build_central
+from fedsim.config.compose import compose
+from fedsim.core.errors import FedsimError
+from fedsim.integrity.forged_trace import batches_file, judge_traces, proof_file, write_trace
+from fedsim.integrity.training import batch_at, central_indices
+from fedsim.storage.folder import Storage
+
+SETTINGS = (
+    *DATA,
+    "data.shape=[1,7,7]",
+    "data.train_size=300",
+    "model=softmax",
+    "proof.steps=9",
+    "proof.batch_size=60",
+    "proof.learning_rate=0.01",
+)
+
+
+def test_a_trace_without_an_example_is_judged_from_its_folder_alone(tmp_path: Path, command) -> None:
+    rules = ("forgery=[lattice,nearest]", "forge.examples=[7]", "hydra.run.dir=game")
+    done = command("forge", *SETTINGS, *rules, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "lattice: examples [7] denied in 2 of 2 steps: the whole trace passes without them" in done.stdout
+    folder = tmp_path / "game"
+    assert sorted(path.name for path in (folder / "traces").iterdir()) == [
+        "lattice.proof",
+        "lattice.safetensors",
+    ]
+    judged = command("forge", "--check", "game", cwd=tmp_path)
+    assert judged.returncode == 0, judged.stderr + judged.stdout
+    lines = judged.stdout.splitlines()
+    assert len(lines) == 4  # machines
+    assert all(
+        "9 steps done again" in line and line.endswith("passes as one that never used them") for line in lines
+    )
+    nothing = command("forge", "--check", ".", cwd=tmp_path)
+    assert nothing.returncode == 1
+
+
+def claimed(tmp_path: Path):
+    """Return a storage, a training, the forged batch of the step that used example 7, and that step."""
+    config = compose([*SETTINGS, "audit=proof_of_learning", "forgery=[greedy]", "name=test", "proof.steps=3"])
+    game = build_central.forging_game(config)
+    indices = [central_indices(game.training, step) for step in range(3)]
+    step = next(number for number, own in enumerate(indices) if 7 in own.tolist())
+    batch = batch_at(game.training, indices[step])
+    return Storage(tmp_path), game.training, batch, step
+
+
+def problems(storage: Storage, training) -> set[str]:
+    return {verdict.problem for verdict in judge_traces(storage, training)}
+
+
+def test_traces_that_do_not_hold_are_rejected_with_the_reason(tmp_path: Path) -> None:
+    storage, training, batch, step = claimed(tmp_path)
+    with pytest.raises(FedsimError, match=r"no forged trace is here.*Remedy"):
+        list(judge_traces(storage, training))
+    write_trace(storage, "honest", training, {}, [7])
+    assert problems(storage, training) == {f"step {step}: an unwanted example is there"}
+    storage.delete([proof_file("honest"), batches_file("honest")])
+
+    # Another image and label in the place of every example: data, but not what the step was taken on.
+    other = replace(batch, images=batch.images.flip(0).flip(3))
+    write_trace(storage, "other", training, {step: other}, [7])
+    found = problems(storage, training)
+    assert found
+    assert all("from what was recorded" in problem for problem in found)
+
+    tensors, _ = storage.read_tensors(batches_file("other"))
+    tensors["levels"][step, 0] = 255 - tensors["levels"][step, 0]
+    storage.write_tensors(batches_file("other"), tensors)
+    assert problems(storage, training) == {f"step {step}: the batch shown is not the one in the proof"}
+    with pytest.raises(FedsimError, match="whole grey levels to write a trace of"):
+        write_trace(storage, "real", training, {step: replace(batch, images=batch.images + 1e-4)}, [7])

@@ -1,0 +1,142 @@
+"""Pixels that the gradient does not read: found, moved as far as they go, and the same update to the bit."""
+
+from collections import OrderedDict
+from dataclasses import replace
+
+import pytest
+import torch
+from small_world import DATA, challenge
+from torch import Tensor, nn
+
+from fedsim.attacks.integrity.forging.invisible import Invisible, confirmed, goal_images
+from fedsim.attacks.integrity.forging.margins import furthest, margins
+from fedsim.attacks.integrity.forging.unread import read_inputs, reading, same_gradient
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import Challenge
+from fedsim.core.training import Batch, load_weights, sgd_step, weights_of
+from fedsim.defenses.integrity.proof.domain import domain_of
+from fedsim.models.layers import Normalize
+from fedsim.models.softmax import softmax
+
+
+def pooled_net(pooling: bool = True, norm: bool = False) -> nn.Module:
+    """Two channels of 3 x 3 on 7 x 7 pixels, so that corners are read by few units."""
+    torch.manual_seed(1)
+    layers: OrderedDict[str, nn.Module] = OrderedDict(normalize=Normalize(DATA.task), conv=nn.Conv2d(1, 2, 3))
+    if norm:
+        layers["norm"] = nn.BatchNorm2d(2)
+    layers["activation"] = nn.ReLU()
+    if pooling:
+        layers["pool"] = nn.MaxPool2d(2)
+    layers |= {"flatten": nn.Flatten(), "output": nn.Linear(8 if pooling else 50, 4)}
+    return nn.Sequential(layers).eval()
+
+
+def asked_of(model: nn.Module, size: int = 12) -> Challenge:
+    """A challenge in float32, as games have them."""
+    asked = challenge(model, size)
+    batch = Batch(images=asked.batch.images.float(), labels=asked.batch.labels)
+    return replace(asked, model=model.float(), batch=batch)
+
+
+@pytest.mark.parametrize("towards", ["far", "blank", "other"])
+def test_a_moved_batch_takes_the_same_step_to_the_bit(towards: str) -> None:
+    asked = asked_of(pooled_net())
+    claimed = Invisible(towards=towards).forge(asked)
+    changed = (claimed.images != asked.batch.images).flatten(1).any(dim=1)
+    assert int(changed.sum()) >= 9
+    assert domain_of(claimed, 12, DATA.task) == "uint8"
+    after = list[dict[str, Tensor]]()
+    for batch in (asked.batch, claimed):
+        model = pooled_net()
+        load_weights(model, weights_of(asked.model))
+        sgd_step(model, batch, 0.3)
+        after.append(weights_of(model))
+    assert all(torch.equal(after[0][name], after[1][name]) for name in after[0])
+    goals = goal_images(asked, torch.arange(12), towards)
+    before, now = (
+        (goals - images).abs().flatten(1).sum(dim=1) for images in (asked.batch.images, claimed.images)
+    )
+    assert (now[changed] < before[changed]).all()
+    seen = ~reading(asked.model, asked.batch).free
+    assert torch.equal(claimed.images[seen], asked.batch.images[seen])
+    noticed = asked.batch.images.clone()
+    noticed[seen] = 1 - noticed[seen]
+    assert not same_gradient(asked.model, asked.batch, noticed)  # the twin that must miss
+
+
+def test_a_model_that_reads_every_pixel_leaves_nothing_to_move() -> None:
+    with pytest.raises(FedsimError, match=r"reads every pixel of the 12 images.*Remedy"):
+        Invisible(trials=2).forge(asked_of(softmax(DATA.task)))
+    narrow = nn.Sequential(nn.AvgPool2d(7), nn.Flatten(), nn.Linear(1, 4))
+    with pytest.raises(FedsimError, match="first layer reads pixels one by one"):
+        Invisible(trials=2).forge(asked_of(narrow))
+
+
+@pytest.mark.parametrize(
+    ("layer", "inputs"),
+    [
+        (nn.Conv2d(2, 3, 3, stride=2, padding=1), torch.randn(4, 2, 7, 7)),
+        (nn.Conv2d(1, 2, 3, dilation=2), torch.randn(4, 1, 9, 9)),
+        (nn.Linear(5, 3), torch.randn(4, 5)),
+        (nn.BatchNorm2d(2).eval(), torch.randn(4, 2, 3, 3)),
+        (nn.Conv2d(2, 4, 3, groups=2), torch.randn(4, 2, 5, 5)),
+    ],
+    ids=lambda part: type(part).__name__,
+)
+def test_inputs_that_meet_no_error_are_in_no_gradient(layer: nn.Module, inputs: Tensor) -> None:
+    torch.manual_seed(0)
+    errors = torch.randn_like(layer(inputs)) * (torch.rand_like(layer(inputs)) < 0.1)
+    errors[0] = 0
+
+    def gradient(values: Tensor) -> list[Tensor]:
+        return list(torch.autograd.grad(layer(values), list(layer.parameters()), errors))
+
+    read = read_inputs(layer, inputs, errors)
+    assert not read[0].any()
+    assert read.any()
+    unread = torch.where(read, inputs, torch.randn_like(inputs))
+    assert all(map(torch.equal, gradient(inputs), gradient(unread)))
+    changed = torch.where(read, torch.randn_like(inputs), inputs)
+    assert not all(map(torch.equal, gradient(inputs), gradient(changed)))
+
+
+def test_words_without_an_error_are_not_read() -> None:
+    layer, words = nn.Embedding(9, 2), torch.tensor([[1, 2, 3], [4, 5, 6]])
+    errors = torch.zeros(2, 3, 2)
+    errors[1, 2, 0] = 1
+    assert read_inputs(layer, words, errors).tolist() == [[False] * 3, [False, False, True]]
+
+
+@pytest.mark.parametrize(("pooling", "norm"), [(True, False), (True, True), (False, True)])
+def test_moves_wake_no_unit_and_use_the_room_that_there_is(pooling: bool, norm: bool) -> None:
+    model = pooled_net(pooling, norm)
+    if norm:
+        model.norm.running_var.fill_(0.25)
+        model.norm.bias.data.fill_(-1.5)  # most units are off
+    images = asked_of(model).batch.images
+    own = margins(model, images)
+    assert own is not None
+    everywhere = torch.ones(49, dtype=torch.bool)
+    moved = 0
+    for place in range(4):
+        levels = torch.round(images[place].double().flatten() * 255)
+        way = torch.where(levels < 128, 255 - levels, -levels)
+        moves = furthest(own, place, everywhere, way.clamp(max=0), way.clamp(min=0), torch.sign(way))
+        other = ((levels + moves) / 255).float().view(1, 1, 7, 7)
+        parts = [part for name, part in model.named_children() if name not in ("flatten", "output")]
+        before, after = (nn.Sequential(*parts)(pixels) for pixels in (images[place : place + 1], other))
+        assert torch.equal(before, after)
+        moved += int((moves != 0).sum())
+    assert moved > 0
+
+
+def test_images_that_do_not_keep_the_gradient_are_put_back() -> None:
+    asked = asked_of(pooled_net())
+    claimed = Invisible().forge(asked).images
+    spoilt = claimed.clone()
+    spoilt[[2, 7]] = 1 - spoilt[[2, 7]]
+    kept = confirmed(asked.model, asked.batch, spoilt, torch.arange(12))
+    assert torch.equal(kept[[2, 7]], asked.batch.images[[2, 7]])
+    others = [place for place in range(12) if place not in (2, 7)]
+    assert torch.equal(kept[others], claimed[others])
