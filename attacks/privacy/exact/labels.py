@@ -96,14 +96,14 @@ def narrower(one: Tensor, other: Tensor) -> Tensor:
 
 
 def within(counts: Tensor, bounds: Tensor) -> Tensor:
-    """Move counts into their bounds, and what that takes or leaves from or to those with most room."""
+    """Move counts into their bounds; where that changes their sum, those with most room make up for it."""
     moved = counts.clamp(min=bounds[0], max=bounds[1])
-    while (over := int(moved.sum()) - int(counts.sum())) > 0:
-        room = moved - bounds[0]
-        if not bool((room > 0).any()):
-            break
+    for _ in range(len(counts)):
+        over = int(moved.sum()) - int(counts.sum())
+        room = moved - bounds[0] if over > 0 else bounds[1] - moved
         place = int(room.argmax())
-        moved[place] -= min(over, int(room[place]))
+        step = min(abs(over), int(room[place]))
+        moved[place] -= step if over > 0 else -step
     return moved
 
 

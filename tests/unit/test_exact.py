@@ -1,0 +1,280 @@
+"""The exact family: the last layer alone, the first layer alone, local steps one by one, and certificates."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import fedsim
+from fedsim.attacks.privacy.exact.behind import Behind, softmax_error
+from fedsim.attacks.privacy.exact.certificates import false_rates
+from fedsim.attacks.privacy.exact.fedavg_peeling import FedAvgPeeling
+from fedsim.attacks.privacy.exact.first_layer_peeling import FirstLayerPeeling
+from fedsim.attacks.privacy.exact.head_peel import HeadPeel, at_least, others
+from fedsim.attacks.privacy.exact.head_peeling import HeadPeeling, head
+from fedsim.attacks.privacy.exact.kinks import kinked_errors
+from fedsim.attacks.privacy.exact.labels import Labels, count_bounds, within
+from fedsim.attacks.privacy.exact.spaces import spaces
+from fedsim.attacks.privacy.labels.ilrg import ILRG
+from fedsim.attacks.privacy.matching.linear_layers import Between
+from fedsim.core.errors import FedsimError
+from fedsim.core.training import batch_gradient
+from fedsim.core.types import Observation, Task, Truth
+from fedsim.metrics.certified import Certified, right_certificates
+from fedsim.models.mlp import mlp
+
+TASK = Task(input_shape=(1, 6, 6), num_classes=20)
+
+
+def batch(number: int, classes: int, seed: int) -> tuple[Tensor, Tensor]:
+    random = torch.Generator().manual_seed(seed)
+    images = torch.rand(number, *TASK.input_shape, generator=random)
+    return images, torch.randint(classes, (number,), generator=random)
+
+
+def network(classes: int = 20, hidden: int = 30, sure: float = 1.0) -> nn.Sequential:
+    """Return a network behind whose head nothing is linear; sure: factor of its logits."""
+    torch.manual_seed(1)
+    model = nn.Sequential(
+        nn.Conv2d(1, 8, 3),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(128, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, classes),
+    )
+    with torch.no_grad():
+        model[-1].weight *= sure
+    return model.eval()
+
+
+def observed(model: nn.Module, images: Tensor, labels: Tensor, **claims: object) -> Observation:
+    sent = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    received, _ = batch_gradient(model, images, labels)
+    told = {"kind": "gradient", "num_examples": len(labels), **claims}
+    return Observation(round=1, client=0, sent=sent, received=received, **told)
+
+
+def features_of(model: nn.Sequential, images: Tensor) -> Tensor:
+    with torch.no_grad():
+        return model[:-1](images)
+
+
+def distances(found: Tensor, true: Tensor) -> Tensor:
+    """Return how far each true row is from the nearest found one, relatively."""
+    rows, goals = found.double().flatten(1), true.double().flatten(1)
+    return torch.cdist(goals, rows).min(dim=1).values / goals.norm(dim=1)
+
+
+@pytest.mark.parametrize(("sure", "seed"), [(1.0, 0), (1.0, 1), (20.0, 2), (20.0, 3), (60.0, 4)])
+def test_the_last_layer_gives_labels_and_features_of_every_example(sure: float, seed: int) -> None:
+    model, (images, labels) = network(sure=sure), batch(6, 20, seed)
+    labels[1] = labels[0]  # two of a class are two examples
+    guess = HeadPeeling().run(model, TASK, [observed(model, images, labels)])
+    assert torch.equal(guess.class_counts, labels.bincount(minlength=20))
+    assert torch.equal(guess.count_bounds, torch.stack([guess.class_counts] * 2))
+    assert float(distances(guess.embeddings, features_of(model, images)).max()) < 1e-2
+    assert sorted(guess.labels.tolist()) == sorted(labels.tolist())
+
+
+def test_the_entry_that_float32_rounds_most_is_left_free() -> None:
+    model, (images, _) = network(sure=1000.0), batch(5, 20, 7)
+    labels = model(images).argmax(dim=1)
+    labels[:4] = (labels[:4] + 3) % 20  # the model is sure of the last, and right: a small error
+    layer, size, different = head(model, TASK, observed(model, images, labels))
+    peel = HeadPeel.of(layer, size, different, nonnegative=True)
+    inputs = torch.cat([features_of(model, images).double(), torch.ones(5, 1)], dim=1) @ peel.basis.T
+    whole = softmax_error(inputs @ peel.weight.T, labels)
+    outside = whole - (whole @ peel.columns.basis) @ peel.columns.basis.T
+    shares = others(inputs @ peel.weight.T, labels)
+    rounded = outside.norm(dim=1) / whole.norm(dim=1)
+    free = peel._outside(shares, labels).norm(dim=1) / shares.norm(dim=1)
+    assert float(whole[4].norm()) < 1e-3
+    assert float(free[4]) < 0.2 * float(rounded[4])
+
+
+def test_equal_examples_are_counted_and_examples_without_loss_are_not_guessed() -> None:
+    model, (images, labels) = network(), batch(4, 20, 5)
+    twice, again = torch.cat([images, images[:1]]), torch.cat([labels, labels[:1]])
+    guess = HeadPeeling().run(model, TASK, [observed(model, twice, again)])
+    assert torch.equal(guess.class_counts, again.bincount(minlength=20))
+    with torch.no_grad():
+        model[-1].weight *= 3000.0  # one-hot probabilities: the one example that is right leaves nothing
+        best = model(images).argmax(dim=1)
+    labels = torch.where(torch.arange(4) == 0, best, (best + 1 + torch.arange(4)) % 20)
+    guess = HeadPeeling().run(model, TASK, [observed(model, images, labels)])
+    true = labels.bincount(minlength=20)
+    assert bool((guess.class_counts <= true).all())
+    assert int(guess.class_counts.sum()) < 4
+    assert bool((guess.count_bounds[1] >= true).all())
+
+
+def test_too_many_examples_several_steps_and_nothing_at_all_are_refused_with_a_remedy() -> None:
+    model, (images, labels) = network(), batch(12, 20, 0)
+    with pytest.raises(FedsimError, match=r"at most 9 different examples.*attack=labels"):
+        HeadPeeling().run(model, TASK, [observed(model, images, labels)])
+    seen = observed(model, images[:3], labels[:3])
+    several = dataclasses.replace(seen, kind="update", local_steps=3, learning_rate=0.1)
+    with pytest.raises(FedsimError, match="one gradient step"):
+        HeadPeeling().run(model, TASK, [several])
+    nothing = {name: torch.zeros_like(tensor) for name, tensor in seen.received.items()}
+    with pytest.raises(FedsimError, match="gradient is zero"):
+        HeadPeeling().run(model, TASK, [dataclasses.replace(seen, received=nothing)])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 40), st.integers(2, 12), st.integers(0, 10**6), st.floats(0.1, 30))
+def test_no_count_is_ever_outside_its_bounds(size: int, classes: int, seed: int, sharp: float) -> None:
+    random = torch.Generator().manual_seed(seed)
+    logits = sharp * torch.randn(size, classes, generator=random, dtype=torch.float64)
+    labels = torch.randint(classes, (size,), generator=random)
+    true = labels.bincount(minlength=classes)
+    biases = logits.softmax(dim=1).sum(dim=0) - true
+    fewest = at_least(biases, size)
+    assert bool((fewest <= true).all())
+    assert bool((true <= fewest + size - fewest.sum()).all())
+
+
+def test_bounds_tell_counts_where_probabilities_are_small_and_nothing_where_they_are_not() -> None:
+    true = torch.tensor([3, 0, 1, 2])
+    even = torch.full((4,), 6 * 0.05)
+    assert at_least(even - true, 6).tolist() == true.tolist()
+    assert at_least(true - true + 0.0, 6).tolist() == [0, 0, 0, 0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 6), min_size=2, max_size=8), st.data())
+def test_counts_are_moved_into_their_bounds_and_keep_their_sum(
+    counts: list[int], data: st.DataObject
+) -> None:
+    true = torch.tensor(data.draw(st.permutations(counts)))  # as many examples, of other classes
+    fewest = (true - 1).clamp(min=0)
+    bounds = torch.stack([fewest, fewest + true.sum() - fewest.sum()])
+    guess = torch.tensor(counts)
+    moved = within(guess, bounds)
+    assert bool((moved >= bounds[0]).all())
+    assert bool((moved <= bounds[1]).all())
+    assert int(moved.sum()) == int(true.sum())
+
+
+def test_labels_takes_the_first_means_that_accounts_for_every_example() -> None:
+    class Never(ILRG):
+        def run(self, *given: object) -> fedsim.Reconstruction:
+            raise AssertionError("something exact was there")
+
+    model, (images, labels) = network(sure=20.0), batch(6, 20, 3)
+    guess = Labels(otherwise=Never()).run(model, TASK, [observed(model, images, labels)])
+    assert torch.equal(guess.class_counts, labels.bincount(minlength=20))
+    few = Task(input_shape=TASK.input_shape, num_classes=4)
+    torch.manual_seed(2)
+    model, (images, labels) = mlp(few, width=60).eval(), batch(8, 4, 1)  # too many for the last layer alone
+    guess = Labels(otherwise=Never()).run(model, few, [observed(model, images, labels)])
+    assert torch.equal(guess.class_counts, labels.bincount(minlength=4))
+
+
+def test_labels_that_nothing_exact_tells_lie_within_their_bounds() -> None:
+    few = Task(input_shape=TASK.input_shape, num_classes=4)
+    model, (images, labels) = network(classes=4, hidden=12, sure=30.0), batch(40, 4, 1)
+    seen = observed(model, images, labels)
+    guess, bounds = Labels(otherwise=ILRG()).run(model, few, [seen]), count_bounds(model, few, seen)
+    assert int(guess.class_counts.sum()) == 40
+    assert bool((bounds[0] <= guess.class_counts).all())
+    assert bool((guess.class_counts <= bounds[1]).all())
+    assert bool((guess.count_bounds[0] <= labels.bincount(minlength=4)).all())
+    assert count_bounds(model, few, dataclasses.replace(seen, num_examples=None)) is None
+
+
+@pytest.mark.parametrize("activation", ["relu", "leaky_relu", "tanh", "sigmoid"])
+def test_one_layer_and_the_network_behind_it_give_the_batch(activation: str) -> None:
+    task = Task(input_shape=TASK.input_shape, num_classes=6)
+    torch.manual_seed(3)
+    model, (images, labels) = mlp(task, width=60, depth=2, activation=activation).eval(), batch(5, 6, 2)
+    guess = FirstLayerPeeling(starts=48).run(model, task, [observed(model, images, labels)])
+    assert float(distances(guess.images, images).max()) < 1e-3
+    assert torch.equal(guess.class_counts, labels.bincount(minlength=6))
+    assert bool(guess.certified.all())
+
+
+def test_a_point_at_which_no_unit_fires_is_no_example() -> None:
+    random = torch.Generator().manual_seed(0)
+    gradient, weight = (torch.randn(8, 6, generator=random, dtype=torch.float64) for _ in range(2))
+    next_weight = torch.randn(3, 8, generator=random, dtype=torch.float64)
+    behind = Behind(
+        steps=((Between(modules=(nn.ReLU(),)), next_weight, torch.zeros(3, dtype=torch.float64)),)
+    )
+    here = spaces(gradient, weight, 3)
+    dead = dataclasses.replace(here, offset=here.offset - 1e6)
+    found = kinked_errors(dead, behind, torch.zeros(1, 2, dtype=torch.float64))
+    assert found.errors.norm() == 0
+    assert float(found.residuals) == 1.0
+
+
+def updated(model: nn.Module, batches: list[tuple[Tensor, Tensor]], rate: float) -> Observation:
+    """Return what a client sends after a step on each of these batches."""
+    sent = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    for images, labels in batches:
+        gradient, _ = batch_gradient(model, images, labels)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter -= rate * gradient[name]
+    received = {name: parameter.detach() - sent[name] for name, parameter in model.named_parameters()}
+    told = {"local_steps": len(batches), "learning_rate": rate}
+    size = sum(len(labels) for _, labels in batches)
+    return Observation(
+        round=1, client=0, sent=sent, received=received, kind="update", num_examples=size, **told
+    )
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_an_update_gives_the_batches_of_all_local_steps(repeated: bool) -> None:
+    task = Task(input_shape=TASK.input_shape, num_classes=6)
+    torch.manual_seed(4)
+    model = mlp(task, width=60).eval()
+    batches = [batch(3, 6, 0 if repeated else step) for step in range(3)]
+    seen = updated(model, batches, 0.05)
+    guess = FedAvgPeeling(starts=64).run(model, task, [seen])
+    images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    assert len(guess.images) == 9
+    assert float(distances(guess.images, images).max()) < 1e-3
+    assert torch.equal(guess.class_counts, labels.bincount(minlength=6))
+    assert bool(guess.certified.all())
+
+
+def test_a_wrong_batch_size_makes_no_false_image_of_an_update() -> None:
+    task = Task(input_shape=TASK.input_shape, num_classes=6)
+    torch.manual_seed(4)
+    model = mlp(task, width=60).eval()
+    seen = updated(model, [batch(3, 6, step) for step in range(3)], 0.05)
+    with pytest.raises(FedsimError, match="how many examples each of 3 steps had"):
+        FedAvgPeeling().run(model, task, [dataclasses.replace(seen, num_examples=8)])
+
+
+def test_the_chance_of_a_false_certificate_grows_with_tries_and_with_unknowns() -> None:
+    small = torch.tensor([1e-3, 1e-1, 0.9])
+    one, many = false_rates(small, 60, 10, 1), false_rates(small, 60, 10, 1000)
+    assert bool((one[:-1] < one[1:]).all())
+    assert bool((many >= one).all())
+    assert float(false_rates(small[:1], 20, 12, 1)) == 1.0  # as many unknowns as equations
+    assert float(one[0]) < 1e-6 < float(one[2])
+    random = torch.Generator().manual_seed(
+        0
+    )  # vectors in 12 dimensions, best of a random space of 2 K - 1 = 5
+    space = torch.linalg.qr(torch.randn(2000, 12, 5, generator=random, dtype=torch.float64))[0]
+    vectors = torch.randn(2000, 12, 1, generator=random, dtype=torch.float64)
+    outside = (vectors - space @ (space.mT @ vectors)).norm(dim=1) / vectors.norm(dim=1)
+    expected = float(false_rates(torch.tensor([0.6]), 12, 3, 1))
+    share = float((outside < 0.6).double().mean())
+    assert abs(share - expected) < 4 * math.sqrt(expected / 2000)
+
+
+def test_a_false_certificate_takes_a_right_one_away() -> None:
+    images, labels = batch(4, 6, 0)
+    truth = Truth(round=1, client=0, images=images, labels=labels)
+    shown = torch.cat([images[:2], images[:1], torch.rand(1, *TASK.input_shape)])
+    guess = fedsim.Reconstruction(images=shown, certified=torch.tensor([True, True, True, False]))
+    assert right_certificates(guess, truth).tolist() == [True, True, False]
+    assert Certified().score(guess, truth).value == pytest.approx(1 / 4)
