@@ -82,7 +82,7 @@ def test_the_last_layer_gives_labels_and_features_of_every_example(sure: float, 
 
 
 def test_the_entry_that_float32_rounds_most_is_left_free() -> None:
-    model, (images, _) = network(sure=1000.0), batch(5, 20, 7)
+    model, (images, _) = network(sure=600.0), batch(5, 20, 7)
     labels = model(images).argmax(dim=1)
     labels[:4] = (labels[:4] + 3) % 20  # the model is sure of the last, and right: a small error
     layer, size, different = head(model, TASK, observed(model, images, labels))
@@ -93,7 +93,7 @@ def test_the_entry_that_float32_rounds_most_is_left_free() -> None:
     shares = others(inputs @ peel.weight.T, labels)
     rounded = outside.norm(dim=1) / whole.norm(dim=1)
     free = peel._outside(shares, labels).norm(dim=1) / shares.norm(dim=1)
-    assert float(whole[4].norm()) < 1e-3
+    assert float(whole[4].norm()) < 0.02
     assert float(free[4]) < 0.2 * float(rounded[4])
 
 
