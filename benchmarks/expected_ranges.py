@@ -25,7 +25,7 @@ from fedsim.storage.runfolder import RunFolder
 
 SHARES = {
     *("leacc", "lnacc", "irec", "ssim", "accuracy", "detection", "false_rejects", "gone", "area"),
-    *("probability_cosine", "embedding_cosine", "false alarms"),
+    *("probability_cosine", "embedding_cosine", "false alarms", "certified"),
 }
 DECIBELS = {"psnr", "psnr_best6"}
 ENOUGH = 5  # seeds

@@ -142,9 +142,9 @@ class HeadPeel:
             )
 
     def certified(self) -> Tensor:
-        """Return of each example whether it is exact for certain."""
-        if not len(self):
-            return torch.zeros(0, dtype=torch.bool)
+        """Return of each example whether it is exact for certain; none is while others are missing."""
+        if not len(self) or len(self) < self.different:
+            return torch.zeros(len(self), dtype=torch.bool)
         residuals, expected = self._judged(self.near, self.labels)
         judged = judge(residuals, expected, len(self.gradient) - 1, self.different, self.tries)
         whole = self._spaces(self.gradient, self.different)
