@@ -36,15 +36,15 @@ def command(overrides: tuple[str, ...], multirun: bool, check: Path | None) -> N
 
 
 def check_traces(path: Path) -> None:
-    """Judge a folder's forged traces by its files alone; status 1 if one is rejected."""
-    from fedsim.config.build_central import central_training
+    """Judge a folder's forged traces by its own batches and config; status 1 if one is rejected."""
+    from fedsim.config.build_central import forging_game
     from fedsim.config.compose import parse_text
     from fedsim.integrity.forged_trace import judge_traces
     from fedsim.storage.runfolder import RunFolder
 
     folder = RunFolder(path)
-    audit, training = central_training(parse_text(folder.config_text()))
-    verdicts = list(judge_traces(folder.storage, training, audit.how.domain))
+    game = forging_game(parse_text(folder.config_text()))
+    verdicts = list(judge_traces(folder.storage, game.training, game.domain, game.form))
     print(*verdicts, sep="\n")
     if any(verdict.problem for verdict in verdicts):
         sys.exit(1)

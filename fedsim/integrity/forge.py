@@ -83,10 +83,8 @@ def play(game: Game) -> Iterator[Move]:
             for place, (name, forgery) in enumerate(game.forgeries.items()):
                 advance(count * len(game.forgeries) + place, f"{name}, step {step}")
                 challenge = _challenge(game, weights[step], indices[number], step, number, share, name)
-                following = tuple(
-                    challenge.examples(indices[later % len(indices)])
-                    for later in range(step + 1, step + game.rules.every)
-                )
+                # The last weights are always on record: an interval ends with the training at the latest.
+                following = tuple(map(challenge.examples, indices[step + 1 : step + game.rules.every]))
                 yield _move(game, challenge, reference, following, step, number, name, forgery)
 
 

@@ -1,7 +1,7 @@
 """A whole trace in which unwanted examples do not appear: a sealed proof, judged from its files alone.
 
 What a membership or unlearning claim comes to: every step of the training is done again on the batch that is
-claimed for it. Judging needs the folder and the model's code, no training data.
+claimed for it. Judging needs the folder, the model's code and the data set's rules, no training example.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +13,7 @@ from torch import Tensor
 from fedsim.core import progress
 from fedsim.core.errors import FedsimError
 from fedsim.core.training import Batch, Trace, batch_digest, load_weights, weights_of
+from fedsim.data.form import ANY_FORM, Form
 from fedsim.defenses.integrity.proof.distances import distance
 from fedsim.defenses.integrity.proof.domain import batch_problem, examples_of
 from fedsim.defenses.integrity.proof.initialisation import initial_problem
@@ -88,9 +89,9 @@ def batches_file(name: str) -> str:
 
 
 def judge_traces(
-    storage: Storage, training: CentralTraining, domain: str = "uint8"
+    storage: Storage, training: CentralTraining, domain: str = "uint8", form: Form = ANY_FORM
 ) -> Iterator[TraceVerdict]:
-    """Judge every trace of a folder, by other threads and kernels too; only the training's model is used."""
+    """Judge every trace of a folder, by other threads and kernels too; no example of the training is used."""
     names = [name.removeprefix(FOLDER).removesuffix(".proof") for name in storage.names(FOLDER)]
     names = [name for name in names if storage.has(proof_file(name))]
     if not names:
@@ -100,16 +101,16 @@ def judge_traces(
         )
     for name in names:
         for machine in stand_ins(training.threads):
-            yield _judged(storage, name, training, machine, domain)
+            yield _judged(storage, name, training, machine, domain, form)
 
 
 def _judged(
-    storage: Storage, name: str, training: CentralTraining, machine: Variation, domain: str
+    storage: Storage, name: str, training: CentralTraining, machine: Variation, domain: str, form: Form
 ) -> TraceVerdict:
     largest, delta, steps = 0.0, 0.0, 0
     try:
         trace, batches, unwanted = _opened(storage, name, training)
-        _check_data(trace, batches, unwanted, training, domain)
+        _check_data(trace, batches, unwanted, training, domain, form)
         if problem := initial_problem(trace.checkpoints[0], lambda n: weights_of(training.fresh(n + 1))):
             raise FedsimError(f"not a random initialisation: {problem}")
         delta = _delta(trace, batches, training)
@@ -141,7 +142,12 @@ def _opened(storage: Storage, name: str, training: CentralTraining) -> tuple[Tra
 
 
 def _check_data(
-    trace: Trace, batches: Sequence[Batch], unwanted: Batch, training: CentralTraining, domain: str
+    trace: Trace,
+    batches: Sequence[Batch],
+    unwanted: Batch,
+    training: CentralTraining,
+    domain: str,
+    form: Form,
 ) -> None:
     """Refuse batches that are not those of the proof, no data, or hold an unwanted example."""
     if len(batches) != len(trace.digests):
@@ -153,6 +159,8 @@ def _check_data(
         if batch_digest(batch) != trace.digests[step]:
             raise FedsimError(f"step {step}: the batch shown is not the one in the proof")
         if problem := batch_problem(batch, len(trace.indices[step]), training.task, domain):
+            raise FedsimError(f"step {step}: {problem}")
+        if domain == "uint8" and (problem := form.problem(batch.images)):
             raise FedsimError(f"step {step}: {problem}")
         if denied & set(examples_of(batch)):
             raise FedsimError(f"step {step}: an unwanted example is there")

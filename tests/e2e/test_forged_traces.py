@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 from small_settings import DATA
 
+from fedsim.commands.forge import check_traces
 from fedsim.config import build_central
-from fedsim.config.compose import compose
+from fedsim.config.compose import as_text, compose
 from fedsim.core.errors import FedsimError
 from fedsim.integrity.forged_trace import batches_file, judge_traces, proof_file, write_trace
 from fedsim.integrity.training import batch_at, central_indices
 from fedsim.storage.folder import Storage
+from fedsim.storage.runfolder import RunFolder
 
 SETTINGS = (
     *DATA,
@@ -80,3 +82,25 @@ def test_traces_that_do_not_hold_are_rejected_with_the_reason(tmp_path: Path) ->
     assert problems(storage, training) == {f"step {step}: the batch shown is not the one in the proof"}
     with pytest.raises(FedsimError, match="whole grey levels to write a trace of"):
         write_trace(storage, "real", training, {step: replace(batch, images=batch.images + 1e-4)}, [7])
+
+
+def test_batches_that_break_the_rules_of_a_table_or_text_are_no_data(tmp_path: Path, capsys) -> None:
+    own = ("data=tabular", "data.train_size=60", "model=softmax", "proof.steps=2", "proof.batch_size=8")
+    config = compose([*own, "audit=proof_of_learning", "forgery=[greedy]", "name=test"])
+    game, folder = build_central.forging_game(config), RunFolder(tmp_path / "game")
+    folder.begin("game", as_text(config))
+    batch = batch_at(game.training, central_indices(game.training, 1))
+    absent = next(number for number in range(60) if number not in central_indices(game.training, 0).tolist())
+    (first, end), *_ = game.form.one_hot
+    for name, kept in (("kept", True), ("broken", False)):
+        images = batch.images.clone()
+        images[:, :, :, first:end] = 0.0
+        images[:, :, :, first : first + (1 if kept else 2)] = 1.0  # one choice, or two at once
+        write_trace(folder.storage, name, game.training, {1: replace(batch, images=images)}, [absent])
+    with pytest.raises(SystemExit):
+        check_traces(folder.path)
+    lines = capsys.readouterr().out.splitlines()
+    broken = [line for line in lines if line.startswith("broken")]
+    assert len(broken) == len(lines) // 2 == 4  # machines
+    assert all(f"step 1: expected one choice among pixels {first} to {end - 1}" in line for line in broken)
+    assert not any("expected one choice" in line for line in lines if line.startswith("kept"))

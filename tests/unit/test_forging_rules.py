@@ -19,9 +19,12 @@ from fedsim.data.synthetic import synthetic
 from fedsim.defenses.integrity.proof.proof import from_bytes
 from fedsim.defenses.integrity.proof.proof_of_learning import ProofOfLearning
 from fedsim.defenses.integrity.proof.seal import unseal
+from fedsim.integrity import forge
+from fedsim.integrity.binding import bound, commitment_to
 from fedsim.integrity.forge import Game, Rules, _challenge, _places, play
 from fedsim.integrity.games import summarise
-from fedsim.integrity.keys import make_keys, prover_keys, verifier_keys
+from fedsim.integrity.judge import RecordedStep, judge_step
+from fedsim.integrity.keys import make_keys, nonce_of, prover_keys, verifier_keys
 from fedsim.integrity.prove import prove
 from fedsim.integrity.training import (
     CentralTraining,
@@ -57,12 +60,12 @@ TRAINING = CentralTraining(
 )
 
 
-def by_hand(number: int = 0, steps: int = 7) -> list[Weights]:
+def by_hand(training: CentralTraining = TRAINING, steps: int = 7) -> list[Weights]:
     """Return the weights before and after every step."""
-    model = fresh(number)
+    model = training.fresh(0)
     found = [weights_of(model)]
     for step in range(steps):
-        sgd_step(model, batch_at(TRAINING, central_indices(TRAINING, step, number)), 0.3)
+        sgd_step(model, batch_at(training, central_indices(training, step)), 0.3)
         found.append(weights_of(model))
     return found
 
@@ -173,6 +176,18 @@ def test_a_move_says_how_far_unwanted_pixels_were_moved() -> None:
     assert move.row.error > move.row.delta
 
 
+@pytest.mark.parametrize(("at", "every", "last"), [(6, 3, 7), (5, 3, 7), (4, 3, 7), (2, 3, 5), (6, 1, 7)])
+def test_an_interval_ends_with_the_training_at_the_latest(
+    at: int, every: int, last: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[RecordedStep]()
+    monkeypatch.setattr(forge, "judge_step", lambda step, *rest: seen.append(step) or judge_step(step, *rest))
+    list(play(replace(game(at=(at,), every=every), forgeries={"brighter": OneLevelMore()})))
+    (step,) = seen
+    assert len(step.following) == last - at - 1
+    assert equal(step.after, by_hand()[last])
+
+
 def test_rules_are_those_of_the_config_unless_told() -> None:
     config = compose(["forgery=[greedy]", "data=tiny", "model=softmax", "audit=proof_of_learning"])
     assert build_central.forging_game(config).rules == Rules()
@@ -202,7 +217,10 @@ def test_a_proof_holds_checkpoints_in_its_precision(tmp_path: Path, precision: s
     path = prove(replace(TRAINING, precision=precision), 2, folder, name="proof", config_text="")
     opened = unseal(path.read_bytes(), *verifier_keys(None, TRAINING.seed))
     proof = from_bytes(opened.payload)
-    truth = [by_hand()[step] for step in (0, 2, 4, 6, 7)]
+    signer, _ = prover_keys(None, TRAINING.seed)  # whose key, and whose data, decide where training begins
+    root, prover = commitment_to(DATA.train).root, signer.public_key().public_bytes_raw()
+    own = by_hand(bound(TRAINING, prover, nonce_of(None, TRAINING.seed), root))
+    truth = [own[step] for step in (0, 2, 4, 6, 7)]
     if precision == "float16":
         truth = [{name: tensor.half().float() for name, tensor in weights.items()} for weights in truth]
     assert [equal(a, b) for a, b in zip(proof.trace.checkpoints, truth, strict=True)] == [True] * 5
