@@ -298,13 +298,18 @@ def test_a_forgery_that_gives_up_is_a_move_that_lost() -> None:
 
 
 @pytest.mark.parametrize(
-    ("forgery", "caught"), [("greedy.Greedy", 1.0), ("parallelogram.Parallelogram", 0.0)]
+    ("forgery", "audit", "caught"),
+    [
+        ("greedy.Greedy", "proof_of_learning_paper", 1.0),
+        ("parallelogram.Parallelogram", "proof_of_learning_paper", 0.0),
+        ("parallelogram.Parallelogram", "proof_of_learning", 1.0),  # which knows the data before the round
+    ],
 )
-def test_forgers_in_rounds_claim_other_data(play_small, forgery: str, caught: float) -> None:
+def test_forgers_in_rounds_claim_other_data(play_small, forgery: str, audit: str, caught: float) -> None:
     played = play_small(
         "federation=fedavg",
         "federation.local_steps=3",
-        "audit=proof_of_learning",
+        f"audit={audit}",
         "attack=none",
         "client=[forger]",
         "client.forger.share=0.34",
