@@ -298,13 +298,18 @@ def test_a_forgery_that_gives_up_is_a_move_that_lost() -> None:
 
 
 @pytest.mark.parametrize(
-    ("forgery", "caught"), [("greedy.Greedy", 1.0), ("parallelogram.Parallelogram", 0.0)]
+    ("audit", "forgery", "caught"),
+    [
+        ("proof_of_learning", "greedy.Greedy", 1.0),
+        ("proof_of_learning_paper", "parallelogram.Parallelogram", 0.0),
+        ("proof_of_learning", "parallelogram.Parallelogram", 1.0),  # no data that was committed to
+    ],
 )
-def test_forgers_in_rounds_claim_other_data(play_small, forgery: str, caught: float) -> None:
+def test_forgers_in_rounds_claim_other_data(play_small, audit: str, forgery: str, caught: float) -> None:
     played = play_small(
         "federation=fedavg",
         "federation.local_steps=3",
-        "audit=proof_of_learning",
+        f"audit={audit}",
         "attack=none",
         "client=[forger]",
         "client.forger.share=0.34",
@@ -314,3 +319,5 @@ def test_forgers_in_rounds_claim_other_data(play_small, forgery: str, caught: fl
     assert played.summary()["metrics"]["detection"] == caught
     for verdict in played.verdicts():
         assert verdict.accepted == (verdict.client != cheater or caught == 0)
+        if verdict.client == cheater and audit == "proof_of_learning":
+            assert verdict.check == "data"
