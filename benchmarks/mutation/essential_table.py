@@ -107,6 +107,8 @@ TABLE = [
     ("attack/gauss_newton", MATCHING + "levenberg_marquardt.py", "LevenbergMarquardt.minimise", STAY),
     ("attack/rgap", MATCHING + "rgap.py", "LayerSystem.solve", "return (lowest + highest) / 2, 0.0"),
     ("attack/peeling", EXACT + "peel.py", "Peel.search", "return 0"),
+    ("attack/head_peeling", EXACT + "head_peel.py", "HeadPeel.search", "return 0"),
+    ("attack/labels", EXACT + "labels.py", "count_bounds", "return None"),
     ("attack/first_layer_peeling", EXACT + "kinks.py", "kinked_errors", "raise ValueError"),
     (
         "attack/fedavg_peeling",
