@@ -14,13 +14,12 @@ The update is - rate * sum over steps of [G_t | g_t]: its rows span the images o
 of the first step have activations, under the weights sent, in the next layer's row space; images of later
 steps miss it by what the weights have moved since, which is far more than rounding. So the first step's
 batch is peeled, the step is replayed with it, the update less that step is one of fewer steps from known
-weights. One batch over and over: peeled as if it were one gradient, then X = D^+ G with the errors D of all
-steps replayed, until nothing changes.
+weights. One batch over and over: peeled as if it were one gradient at the weights in the middle of the way,
+then moved within its span until all steps replayed give the update.
 """
 
 import dataclasses
 import logging
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +33,6 @@ from fedsim.attacks.privacy.exact.local_steps import LinearNetwork
 from fedsim.attacks.privacy.exact.peel import Peel
 from fedsim.attacks.privacy.exact.peeling import PATIENCE, Peeling
 from fedsim.attacks.privacy.exact.shown import reconstruction
-from fedsim.attacks.privacy.least_squares import fit
 from fedsim.attacks.privacy.matching.linear_layers import linear_chain, linear_names
 from fedsim.core import progress
 from fedsim.core.errors import FedsimError
@@ -44,8 +42,8 @@ from fedsim.core.types import Observation, Reconstruction, Task, Weights
 
 log = logging.getLogger(__name__)
 DRIFT = 0.1  # residual that passes for an image whose errors have moved over the steps of one batch
-REPLAYS = 60  # of a batch, until its images do not change any more
-SETTLED = 1e-12  # relative change of the images
+REPLAYS = 200  # steps of the search, each with all local steps replayed
+BLURRED = 0.05  # of the typical length: images of one batch nearer than this, with drift in them, are one
 EXPLAINED = 1e-5  # share of the update that a replay may leave unexplained and yet be certain
 
 
@@ -137,20 +135,11 @@ class FedAvgPeeling(Attack):
         share = (training.steps - 1) / (2 * training.steps)
         middle = {name: sent + share * training.update[name] for name, sent in training.sent.items()}
         peel = training.peel(middle, mean, training.each)
+        peel.same = BLURRED
         self._search(peel, training.each, random, deadline, tolerance=DRIFT)
         if len(peel) < training.each:
             return []
-        batch = training.batch(peel, middle)
-        gradient, unexplained = -training.first_of(training.update) / training.rate, 1.0
-        for _ in range(REPLAYS):
-            errors, ends = training.replay(batch)
-            unexplained = training.unexplained(ends)
-            inputs = fit(errors.T, gradient)
-            inputs = inputs / inputs[:, -1:]
-            change = float((inputs - batch.inputs).norm() / inputs.norm())
-            batch = dataclasses.replace(batch, inputs=inputs)
-            if not change > SETTLED:
-                break
+        batch, unexplained = training.refined(training.batch(peel, middle), peel)
         sure = unexplained < EXPLAINED
         certified = torch.full((len(batch.labels),), sure)
         return [dataclasses.replace(batch, certified=certified, residual=unexplained)]
@@ -214,19 +203,48 @@ class Training:
             residual=max(peel.residuals[place] for place in best.tolist()),
         )
 
-    def replay(self, batch: "Batch") -> tuple[Tensor, Weights]:
-        """Take all steps on one batch; return the sum of its first layer's errors, and the change."""
-        weights, errors = dict(self.sent), torch.zeros(())
-        for _ in range(self.steps):
-            slopes, error = self.network.slopes(weights, batch.inputs, batch.labels)
-            weights = {name: tensor - self.rate * slopes[name] for name, tensor in weights.items()}
-            errors = errors + error
-        return errors, {name: tensor - self.sent[name] for name, tensor in weights.items()}
+    def refined(self, batch: "Batch", peel: Peel) -> tuple["Batch", float]:
+        """Move the images of one batch, within their span, until all steps replayed give the update."""
+        place = (batch.inputs @ peel.basis.T).requires_grad_()
+        search = torch.optim.LBFGS(
+            [place],
+            max_iter=REPLAYS,
+            history_size=REPLAYS,
+            tolerance_grad=0,
+            tolerance_change=0,
+            line_search_fn="strong_wolfe",
+        )
 
-    def unexplained(self, change: Weights) -> float:
+        def inputs() -> Tensor:
+            found = place @ peel.basis
+            return found / found[:, -1:]
+
+        def loss() -> float:
+            with torch.enable_grad():
+                over = self.unexplained(self.replay(inputs(), batch.labels)).square()
+                place.grad = torch.autograd.grad(over, place)[0]
+            return float(over.detach())
+
+        search.step(loss)  # type: ignore[no-untyped-call]
+        found = inputs().detach()
+        return dataclasses.replace(batch, inputs=found), float(
+            self.unexplained(self.replay(found, batch.labels))
+        )
+
+    def replay(self, inputs: Tensor, labels: Tensor) -> Weights:
+        """Take all steps on one batch; return the change, ready to be derived by the inputs."""
+        weights = {name: tensor.requires_grad_() for name, tensor in self.sent.items()}
+        for _ in range(self.steps):
+            slopes, _ = self.network.slopes(weights, inputs, labels, again=True)
+            weights = {name: tensor - self.rate * slopes[name] for name, tensor in weights.items()}
+        return {name: tensor - self.sent[name] for name, tensor in weights.items()}
+
+    def unexplained(self, change: Weights) -> Tensor:
         """Return the share of the update that such a change leaves over."""
-        over = sum(float((change[name] - tensor).square().sum()) for name, tensor in self.update.items())
-        return math.sqrt(over / sum(float(tensor.square().sum()) for tensor in self.update.values()))
+        over = torch.stack([(change[name] - tensor).square().sum() for name, tensor in self.update.items()])
+        whole = torch.stack([tensor.square().sum() for tensor in self.update.values()])
+        share: Tensor = (over.sum() / whole.sum()).sqrt()
+        return share
 
     def shown(self, batches: Sequence["Batch"]) -> Reconstruction:
         """Say what was found of all steps."""

@@ -40,6 +40,7 @@ class Peel:
     residuals: list[float] = field(default_factory=list)
     certified: list[bool] = field(default_factory=list)
     tries: int = 0  # starts so far
+    same: float = SAME
 
     @classmethod
     def of(cls, first: LinearLayer, second: LinearLayer, act: Between, size: int) -> "Peel":
@@ -137,7 +138,7 @@ class Peel:
     def _distinct(self, candidates: Tensor) -> Tensor:
         kept = list[Tensor]()
         for row in candidates:
-            if all(float((row - other).norm()) > SAME * self.scale for other in (*kept, *self.found)):
+            if all(float((row - other).norm()) > self.same * self.scale for other in (*kept, *self.found)):
                 kept.append(row)
         return torch.stack(kept) if kept else candidates[:0]
 
