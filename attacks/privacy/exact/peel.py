@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedsim.attacks.privacy.exact.certificates import NoisySpace, judge, noisy_spaces
+from fedsim.attacks.privacy.exact.certificates import ROOM, NoisySpace, judge, noisy_spaces
 from fedsim.attacks.privacy.exact.membership import Membership, derivative, with_one
 from fedsim.attacks.privacy.exact.search import anneal, random_points, random_widths
 from fedsim.attacks.privacy.least_squares import fit
@@ -13,6 +13,7 @@ from fedsim.attacks.privacy.matching.linear_layers import Between, LinearLayer, 
 
 SAME = 1e-3  # of the typical length: two points nearer than this are one image
 NEAR = 3e-3  # residual in the peeled gradients that is worth a look in the whole ones
+WRONG = 0.1  # residual of a point that has nothing to do with the batch
 POLISH = 8  # Gauss-Newton steps at the end
 
 
@@ -112,7 +113,9 @@ class Peel:
                 widths = random_widths(rest.first, starts, random)
                 points = anneal(rest.loss(), points, widths, steps=annealing)
             points, residuals = rest.descend(points.double(), steps)
-            candidates = rest.first.inputs(points[residuals < max(NEAR, tolerance or 0)])
+            inputs = rest.first.inputs(points)
+            near = (ROOM * self._expected(inputs)).clamp(min=max(NEAR, tolerance or 0), max=WRONG)
+            candidates = inputs[residuals < near]
         if self.size == 1 and len(candidates):
             self.found = candidates
             self.errors = (self.first @ candidates[0] / candidates[0].dot(candidates[0]))[None]
@@ -126,14 +129,17 @@ class Peel:
     def _keep_sure(self, points: Tensor, residuals: Tensor, tolerance: float | None) -> None:
         """Keep what noise explains, the surest first."""
         inputs = self.whole.first.inputs(points)
-        outputs = with_one(self.act(inputs @ self.weight.T))
-        expected = self.rows[1].expected_residuals(outputs)
-        expected += self.rows[0].expected_residuals(inputs @ self.basis)
-        judged = judge(residuals, expected, outputs.shape[1], self.size, self.tries)
+        judged = judge(residuals, self._expected(inputs), self.second.shape[1], self.size, self.tries)
         passing = judged.passing if tolerance is None else residuals < tolerance
         for place in residuals.argsort().tolist():
             if passing[place] and len(self) < self.size:
                 self._keep(inputs[place : place + 1], float(residuals[place]), bool(judged.certified[place]))
+
+    def _expected(self, inputs: Tensor) -> Tensor:
+        """Return the share of each input's activations that noise in both gradients leaves outside."""
+        outputs = with_one(self.act(inputs @ self.weight.T))
+        rows, next_rows = self.rows
+        return next_rows.expected_residuals(outputs) + rows.expected_residuals(inputs @ self.basis)
 
     def _distinct(self, candidates: Tensor) -> Tensor:
         kept = list[Tensor]()

@@ -12,7 +12,7 @@ from fedsim.core.errors import FedsimError
 from fedsim.core.types import Observation, Task
 
 ROUNDING = 1e-7  # of float32, relative to the largest singular value
-STANDS_OUT = 10.0  # an example's singular value over the largest of noise
+STANDS_OUT = 3.0  # an example's singular value over the largest of noise
 CLEAR_GAP = 100.0  # between singular values of examples and those of noise
 
 
