@@ -16,7 +16,7 @@ NEAR = 0.01  # relative error up to which a certified example is one of the batc
 class Certified(Metric):
     """Share of the examples that are certified exact, and are; a false certificate takes one away."""
 
-    title = "images certified exact"
+    title = "examples certified exact"
     unit = "share of examples"
     bounded = True
 

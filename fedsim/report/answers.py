@@ -17,13 +17,13 @@ THINGS = {  # what may be recovered, and by which metric it is said, the most te
         "ssim",
         "lpips",
         "image_error",
-        "certified",
         "psnr_best6",
         "ssim_best6",
         "lpips_best6",
     ),
     "embeddings": ("embedding_error", "embedding_cosine"),
     "probabilities": ("probability_cosine",),
+    "examples for certain": ("certified",),
 }
 
 
