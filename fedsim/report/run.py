@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from matplotlib.figure import Figure
 
-from fedsim.core.errors import FedsimError, shortened
+from fedsim.core.errors import FedsimError, printable, shortened
 from fedsim.core.types import ALL
 from fedsim.metrics.facts import MetricFacts, facts, legend
 from fedsim.report import audit
@@ -83,7 +83,7 @@ def write_page_of(folder: RunFolder, summary: Mapping[str, Any]) -> Path:
     attacked = folder.guessed()
     guesses = guesses_of(folder, attacked)
     faults = [row for row in rows if row.value is None]
-    metrics = summary.get("metrics", {})
+    metrics = {printable(name): value for name, value in summary.get("metrics", {}).items()}  # as in tables
     shown = [line.name for line in lines]
     return write_page(
         folder.path / "report.html",
