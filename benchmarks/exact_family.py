@@ -23,10 +23,12 @@ from fedsim.core.types import Observation, Reconstruction, Task, Truth
 from fedsim.data.cifar10_small import cifar10_small
 from fedsim.data.images import ArrayImages, Dataset
 from fedsim.data.mnist_small import mnist_small
+from fedsim.data.random_labels import random_labels
 from fedsim.metrics.certified import right_certificates
 from fedsim.models.last_linear import last_features
 from fedsim.models.lenet5 import lenet5
 from fedsim.models.mlp import mlp
+from fedsim.models.resnet import resnet
 from fedsim.models.resnet_cifar import resnet_cifar
 
 NEAR = 1e-3  # relative error of an example that is called recovered
@@ -212,6 +214,8 @@ def main() -> None:
         for noise in (1e-7, 1e-6, 1e-5, 1e-4):
             row(f"peeling, FCN-3, noise {noise:g}", peeling, mnist, mlp, 8, chosen, noise=noise)
     if "labels" in chosen.only:
+        thousand = random_labels(data=cifar, num_classes=1000)
+        row("labels, ResNet-18, 1000 classes", labels, thousand, resnet, 256, chosen)
         for steps in (1000, 3000):
             for size in (8, 16, 24):
                 for name, attack in (("labels", labels), ("ilrg", ilrg)):
