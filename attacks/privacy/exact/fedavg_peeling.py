@@ -227,9 +227,8 @@ class Training:
 
         search.step(loss)  # type: ignore[no-untyped-call]
         found = inputs().detach()
-        return dataclasses.replace(batch, inputs=found), float(
-            self.unexplained(self.replay(found, batch.labels))
-        )
+        left = self.unexplained(self.replay(found, batch.labels)).detach()
+        return dataclasses.replace(batch, inputs=found), float(left)
 
     def replay(self, inputs: Tensor, labels: Tensor) -> Weights:
         """Take all steps on one batch; return the change, ready to be derived by the inputs."""
