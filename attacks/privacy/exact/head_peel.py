@@ -28,6 +28,7 @@ SURE, LIKELY = (3.0, 0.01), (10.0, 0.03)  # residual against the expected one; w
 BLURRED = 20.0  # deviation of an example's weight beyond which it may be anything
 ROUNDED = 1e-7  # of float32, relative to a logit or to 1
 UNCERTAIN = (0.02, 0.05, 0.1, 0.2, 0.4)  # of an example: what the subtraction of those found may leave
+DEVIATIONS = 5.0  # of noise in a bias gradient that a count must stand out of
 SETTLING = 4  # rounds in which inputs follow from errors and errors from inputs
 CLEAR = 3e-4  # relative deviation of features, by what noise does to them, up to which they may be certified
 
@@ -92,7 +93,8 @@ class HeadPeel:
         Summed over what is left, K g_j = sum p_j - n_j, and no probability is below zero: n_j >= -K g_j.
         """
         known = (self.copies[:, None] * self.errors).sum(dim=0)
-        return at_least(self.size * self.biases - known, self.size - int(self.copies.sum()))
+        missing = self.size - int(self.copies.sum())
+        return at_least(self.size * self.biases - known, missing, self.size * self.columns.noise)
 
     def open_labels(self) -> Tensor:
         """Return the classes that an example which is left may have."""
@@ -102,7 +104,7 @@ class HeadPeel:
 
     def _most(self) -> Tensor:
         """Return how many examples of each class there may be beside those found."""
-        least = at_least(self.size * self.biases, self.size)
+        least = at_least(self.size * self.biases, self.size, self.size * self.columns.noise)
         seen = torch.zeros_like(least).index_add(0, self.labels, self.copies)
         return least + max(0, self.size - int(least.sum())) - seen
 
@@ -260,10 +262,10 @@ class HeadPeel:
         return equations
 
 
-def at_least(biases: Tensor, size: int) -> Tensor:
-    """Return how many of `size` examples each class has at least, by K g; more cannot be, so rounding was."""
-    for slack in UNCERTAIN:
-        least = (-biases - slack).ceil().clamp(min=0).long()
+def at_least(biases: Tensor, size: int, noise: float = 0.0) -> Tensor:
+    """Return how many of `size` examples each class has at least, by K g and the deviation of its noise."""
+    for slack in UNCERTAIN:  # more than `size` cannot be: then it was rounding
+        least = (-biases - slack - DEVIATIONS * noise).ceil().clamp(min=0).long()
         if int(least.sum()) <= size:
             return least
     return torch.zeros_like(least)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.attacks.privacy import claims
+from fedsim.attacks.privacy.exact.certificates import noisy_spaces
 from fedsim.attacks.privacy.exact.head_peel import at_least
 from fedsim.attacks.privacy.exact.head_peeling import HeadPeeling
 from fedsim.attacks.privacy.exact.peeling import Peeling
@@ -85,7 +86,10 @@ def count_bounds(model: nn.Module, task: Task, observation: Observation) -> Tens
     if several or observation.num_examples is None or observation.defense is not None:
         return None
     size = observation.num_examples
-    fewest = at_least(size * last_layer(model, task, observation).bias_gradient, size)
+    layer = last_layer(model, task, observation)
+    whole = torch.cat([layer.weight_gradient, layer.bias_gradient[:, None]], dim=1)
+    noise = noisy_spaces(whole, size)[0].noise if size < min(whole.shape) - 1 else 0.0
+    fewest = at_least(size * layer.bias_gradient, size, size * noise)
     return torch.stack([fewest, fewest + size - int(fewest.sum())])
 
 

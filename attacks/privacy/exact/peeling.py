@@ -160,4 +160,6 @@ def _labels(
     labels, copies = read_labels(rest, outputs, peel.errors * scale, size)
     if not told:
         return (labels, torch.ones_like(copies)), None
-    return (labels, copies), bounds_beside(layers[-1], scale, rest.logits(outputs), (labels, copies), size)
+    noise = peel.rows[0].noise
+    bounds = bounds_beside(layers[-1], scale, rest.logits(outputs), (labels, copies), size, noise)
+    return (labels, copies), bounds

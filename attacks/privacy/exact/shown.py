@@ -57,15 +57,16 @@ def reconstruction(
 
 
 def bounds_beside(
-    last: LinearLayer, scale: float, logits: Tensor, labels: tuple[Tensor, Tensor], size: int
+    last: LinearLayer, scale: float, logits: Tensor, labels: tuple[Tensor, Tensor], size: int, noise: float
 ) -> Tensor:
     """Return the fewest and the most of each class (2, C): those found, and what their errors leave.
 
-    scale: of the received gradient; labels: of these logits, with how often each is there.
+    scale: of the received gradient; labels: of these logits, with how often each is there;
+    noise: deviation of an entry of what was received.
     """
     found, copies = labels
     seen = torch.zeros(logits.shape[1], dtype=torch.int64).index_add(0, found, copies)
     missing = max(0, size - int(copies.sum()))
     known = (copies[:, None] * softmax_error(logits, found)).sum(dim=0)
-    fewest = seen + at_least(size * scale * last.bias_gradient - known, missing)
+    fewest = seen + at_least(size * scale * last.bias_gradient - known, missing, size * abs(scale) * noise)
     return torch.stack([fewest, fewest + max(0, size - int(fewest.sum()))])
