@@ -13,7 +13,7 @@ from documents import PAGES, README, ROOT, commands, python_blocks, run_python
 SMALL = ("federation.rounds=1", "federation.clients=2", "federation.batch_size=4")
 FEWER = {  # added to what would take long; of two that differ the later one counts
     "run": SMALL,
-    "compare": SMALL,
+    "compare": (*SMALL, "seeds=1"),
     "forge": ("proof.steps=20", "forge.challenges=1"),
     "calibrate": ("proof.steps=20",),
 }
@@ -24,6 +24,7 @@ ELSEWHERE = ("data=image_folder", "data=cifar100")  # data of the reader's
 
 
 def smaller(words: list[str]) -> list[str]:
+    words = [re.sub(r"(iterations)=\d+", r"\1=10", word) for word in words]
     kind = "run" if "=" in words[0] or words[0].startswith("-") else words[0]
     named = any(word.startswith("experiment=") for word in words)
     return [*words, *(() if named else FEWER.get(kind, ()))]
