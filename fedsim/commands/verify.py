@@ -14,15 +14,18 @@ from fedsim.core.errors import FedsimError, in_words
 @click.option(
     "--parent", type=click.Path(path_type=Path), help="The proof of the model that PROOF begins at."
 )
+@click.option("--loop", help="Of a proof of your own loop: MODULE.FUNCTION, which is run where it is drawn.")
 @click.option("--head", help="Of a RUN: the head of its ledger, as it was printed when the run ended.")
 @settings
-def command(proof: Path, overrides: tuple[str, ...], parent: Path | None, head: str | None) -> None:
+def command(
+    proof: Path, overrides: tuple[str, ...], parent: Path | None, loop: str | None, head: str | None
+) -> None:
     """Judge PROOF, a file of `fedsim prove`, by data=... model=... proof.keys=DIR; or the ledger of a RUN.
 
     `fedsim verify MODEL PROOF` also checks that the weights in MODEL are those that the proof ends with.
     Exit status: 0 accepted, 1 rejected, 2 malformed, 3 could not be judged.
     """
-    from fedsim.commands.central import central
+    from fedsim.commands.central import central, verify_loop_file
     from fedsim.commands.cli import complain
     from fedsim.integrity.audited import check_audited
     from fedsim.integrity.verify import verify_file
@@ -36,8 +39,11 @@ def command(proof: Path, overrides: tuple[str, ...], parent: Path | None, head: 
             print(f"changed: {problem}" if problem else f"unchanged: {number} proofs, as in the ledger")
             print(f"head: {found}")
             sys.exit(1 if problem else 0)
-        audit, training, _ = central(overrides)
-        verdict = verify_file(proof, training, audit, model=model, parent=parent)
+        if loop is not None:
+            verdict = verify_loop_file(proof, overrides, loop, model)
+        else:
+            audit, training, _ = central(overrides)
+            verdict = verify_file(proof, training, audit, model=model, parent=parent)
     except (FedsimError, MemoryError) as error:
         words = in_words(error) if isinstance(error, FedsimError) else "more memory than there is"
         complain(f"{proof}: could not be judged: {words}" if isinstance(error, MemoryError) else words)

@@ -34,13 +34,14 @@ class Commitment:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trace:
-    """Plain SGD on the mean cross-entropy, as it was done or is claimed to have been done."""
+    """A training as it was done or is claimed to have been done: plain SGD, or a loop with settings."""
 
     checkpoints: Sequence[Weights]  # before steps 0, k, 2k, ..., and after the last
     every: int  # k
-    learning_rate: float
+    learning_rate: float  # of SGD on the mean cross-entropy; 0: the settings say it
     indices: Sequence[tuple[int, ...]]  # places of each step's examples in the prover's data
     digests: Sequence[str]  # of each step's batch
+    settings: Sequence[str] = ()  # at each checkpoint, as text: what of a loop's state is no tensor
 
     def span(self, place: int) -> range:
         """Return the steps between a checkpoint and the next."""

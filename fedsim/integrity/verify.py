@@ -9,8 +9,9 @@ import torch
 from fedsim.core.errors import FedsimError
 from fedsim.core.training import Batch, weights_of
 from fedsim.core.types import Verdict, Weights
+from fedsim.defenses.integrity.proof.checkpoints import Malformed
 from fedsim.defenses.integrity.proof.expected import Expected, Reveal
-from fedsim.defenses.integrity.proof.proof import Malformed, Proof, from_bytes
+from fedsim.defenses.integrity.proof.proof import Proof, from_bytes
 from fedsim.defenses.integrity.proof.proof_of_learning import ProofOfLearning
 from fedsim.defenses.integrity.proof.seal import is_sealed_with, unseal
 from fedsim.defenses.integrity.proof.verify import verify
@@ -42,21 +43,32 @@ def verify_file(
         if not before.accepted:
             return replace(before, check="parent", reason=f"its parent: {before.check}: {before.reason}")
         began = unsealed(parent, training).trace.checkpoints[-1]
-    if not path.is_file():
-        raise FedsimError(f"{path}: expected a file that `fedsim prove` wrote, got none")
-    if (size := path.stat().st_size) > LARGEST:
-        raise FedsimError(f"{path}: {size} bytes are more than the {LARGEST} that are read at all")
-    sealed = path.read_bytes()
-    if training.keys is None:
-        _check_seeds_keys(path, sealed, training.seed)
-    challenge = torch.Generator()
-    challenge.seed()  # of the machine's own chance: nobody can know it beforehand
+    sealed, challenge = read_sealed(path, training.keys, training.seed), challenge_of_chance()
     final = None if model is None else read_model(model)
     verdict = judged(sealed, training, audit, challenge, parent=began, final=final)
     if parent is not None:  # one false interval in either of the two
         chain = 1 - (1 - (verdict.unseen or 0.0)) * (1 - (before.unseen or 0.0))
         verdict = replace(verdict, unseen=chain)
     return verdict
+
+
+def read_sealed(path: Path, keys: Path | None, seed: int) -> bytes:
+    """Read a proof's file, if it can be judged: there, not endless, and by keys that were named."""
+    if not path.is_file():
+        raise FedsimError(f"{path}: expected a file that `fedsim prove` wrote, got none")
+    if (size := path.stat().st_size) > LARGEST:
+        raise FedsimError(f"{path}: {size} bytes are more than the {LARGEST} that are read at all")
+    sealed = path.read_bytes()
+    if keys is None:
+        _check_seeds_keys(path, sealed, seed)
+    return sealed
+
+
+def challenge_of_chance() -> torch.Generator:
+    """Return a challenge of the machine's own chance: nobody can know it beforehand."""
+    challenge = torch.Generator()
+    challenge.seed()
+    return challenge
 
 
 def unsealed(path: Path, training: CentralTraining) -> Proof:

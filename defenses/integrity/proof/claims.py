@@ -2,7 +2,7 @@
 
 import torch
 
-from fedsim.core.training import Trace, tensors_digest, weights_of
+from fedsim.core.training import Trace, tensors_digest
 from fedsim.core.types import Weights, form_problem
 from fedsim.defenses.integrity.proof.calibration import Calibration, calibration_from, shape_of
 from fedsim.defenses.integrity.proof.expected import Expected, Rejected, Thoroughness
@@ -18,7 +18,7 @@ def check_claims(proof: Proof, expected: Expected, how: Thoroughness) -> None:
     if (proof.round, proof.client) != (expected.round, expected.client):
         words = f"of round {proof.round}, client {proof.client}, not {expected.round}, {expected.client}"
         raise Rejected("identity", f"a proof {words}")
-    if problem := form_problem(trace.checkpoints[0], weights_of(expected.model)):
+    if problem := form_problem(trace.checkpoints[0], expected.form):
         raise Rejected("model", f"of another model: {problem}")
     _check_settings(trace, expected)
     _check_calibration(proof, expected)
@@ -111,12 +111,17 @@ def _check_beginning(proof: Proof, expected: Expected) -> None:
 
 def _check_norms(trace: Trace) -> None:
     """Refuse a way over weights far larger than those it begins and ends with: no training goes there."""
-    norms = [float(torch.stack(torch._foreach_norm(list(w.values()))).norm()) for w in trace.checkpoints]
+    norms = [_norm(weights) for weights in trace.checkpoints]
     most = GROWTH * max(norms[0], norms[-1])
     for place, norm in enumerate(norms):
         if not norm <= most:
             reason = f"a checkpoint of norm {norm:.3g} between {norms[0]:.3g} and {norms[-1]:.3g}"
             raise Rejected("norm", reason, min(place * trace.every, len(trace.digests)))
+
+
+def _norm(weights: Weights) -> float:
+    real = [tensor for tensor in weights.values() if tensor.is_floating_point()]
+    return float(torch.stack([norm.float() for norm in torch._foreach_norm(real)]).norm())
 
 
 def _equal(one: Weights, other: Weights) -> bool:

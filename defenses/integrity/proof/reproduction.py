@@ -6,7 +6,7 @@ Papers: Jia et al., Proof-of-Learning: Definitions and Practice (S&P 2021).
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -20,12 +20,8 @@ from fedsim.core.training import (
     apply_step,
     arithmetic,
     batch_gradient,
-    load_weights,
     sgd_step,
-    weights_of,
 )
-from fedsim.core.types import Weights
-from fedsim.defenses.integrity.proof.distances import distance
 
 SAFETY = 10.0  # delta, in units of the largest honest error
 LEAST = 1e-9  # where nothing differed here, another machine may still
@@ -41,6 +37,11 @@ class Variation:
     step: Step = sgd_step
     around: Around = nullcontext
     exact: bool = True  # float32: what a verifier must put up with
+
+    @property
+    def other_steps(self) -> bool:
+        """Whether the steps themselves are written otherwise, which only plain SGD's can be."""
+        return self.step is not sgd_step
 
 
 def variations(threads: int) -> list[Variation]:
@@ -97,21 +98,6 @@ def _micro_batches(model: nn.Module, batch: Batch, learning_rate: float) -> None
         share = len(labels) / len(batch.labels)
         total = {name: total.get(name, 0) + share * tensor for name, tensor in gradient.items()}
     apply_step(model, total, learning_rate)
-
-
-def spread(
-    model: nn.Module, start: Weights, batches: Sequence[Batch], learning_rate: float, kind: str
-) -> float:
-    """Return how far honest recomputations of an interval lie apart here, over all that may differ."""
-    ends = list[Weights]()
-    for variation in variations(torch.get_num_threads()):
-        if variation.exact:
-            load_weights(model, start)
-            with variation.around():
-                for batch in batches:
-                    variation.step(model, batch, learning_rate)
-            ends.append(weights_of(model))
-    return max(distance(kind, ends[0], other) for other in ends[1:])
 
 
 @contextmanager
