@@ -130,7 +130,7 @@ class Examiner(Recorder):
         self._check(plan, parts, how)
         found.began = True
         ways = [way for way in variations(torch.get_num_threads()) if way.exact and way.name != "the same"]
-        others = [way for way in ways if not way.other_steps]  # of a loop, only machines can differ
+        others = [way for way in ways if way.gradient is None]  # of a loop, only machines can differ
         asked = done_again(trace, how, self._challenge, found.work, _shown(plan, self._proof), others)
         interval = next(asked, None)
         while interval is not None:

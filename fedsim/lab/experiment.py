@@ -127,6 +127,7 @@ def play(experiment: Experiment, folder: RunFolder, done: int = 0, told: Tracked
         federation=experiment.federation,
         attack=experiment.attack,
         audit=experiment.audit,
+        defenses=experiment.defenses,
         sums_replies=any(defense.sums_replies for defense in experiment.defenses),
         first_scale=experiment.first_scale,
         seed=experiment.seed,

@@ -61,6 +61,34 @@ def test_honest_clients_pass_with_a_distance_of_zero_and_learn_as_without(play_s
     assert (audited.path / "proofs" / "round_1.client_0.proof").stat().st_size == verdicts[0].bytes
 
 
+GRADIENTS = ("federation=fedsgd", "audit=proof_of_learning", "attack=none")
+REPEATABLE = "defense=[clip,sparsify,quantize,no_bias]"
+
+
+def test_gradients_are_proved_as_one_step(play_small) -> None:
+    audited = play_small(*GRADIENTS, folder="audited")
+    plain = play_small("federation=fedsgd", "attack=none", folder="plain")
+    assert all(verdict.accepted and verdict.distance == 0 for verdict in audited.verdicts())
+    assert {(v.steps, v.recomputed, v.unpinned) for v in audited.verdicts()} == {(1, 1, "")}
+    assert audited.history() == plain.history()
+
+
+@pytest.mark.parametrize("federation", ["fedsgd", "fedavg"])
+def test_defenses_without_chance_are_done_again(federation: str, play_small, monkeypatch) -> None:
+    settings = (f"federation={federation}", "audit=proof_of_learning", "attack=none", "federation.rounds=1")
+    more = (REPEATABLE, "defense.clip.max_norm=0.01", "defense.quantize.method=float16")
+    assert all(verdict.accepted for verdict in play_small(*settings, *more, folder="defended").verdicts())
+    monkeypatch.setattr("fedsim.flower.auditing._defended", lambda setup, reply: reply)  # as if not
+    assert {v.check for v in play_small(*settings, *more, folder="other").verdicts()} == {"reply"}
+
+
+@pytest.mark.parametrize("name", ["free_rider", "wrong_data", "idle", "distillation", "adversarial_data"])
+def test_gradients_of_cheats_are_caught(name: str, play_small) -> None:
+    played = play_small(*GRADIENTS, f"client=[{name}]", "federation.rounds=1")
+    assert metrics(played)["detection"] == 1
+    assert metrics(played)["false_rejects"] == 0
+
+
 def test_kept_proofs_are_checked_against_their_ledger(play_small, command, tmp_path: Path) -> None:
     played = play_small(*AUDITED)
     good = command("verify", str(played.path), cwd=tmp_path)
@@ -233,9 +261,9 @@ def test_verdicts_are_the_same_on_ray(play_small) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (["federation=fedsgd", "audit=proof_of_learning"], "audit: a trace of plain local steps.*Remedy"),
-        (["federation=fedavg", "audit=proof_of_learning", "defense=[noise]"], "audit: a trace.*Remedy"),
-        (["federation=fedsgd", "client=[free_rider]"], "client: cheats are on local training.*Remedy"),
+        (["federation=fedavg", "audit=proof_of_learning", "defense=[noise]"], "audit: plain.*Remedy"),
+        ([*AUDITED, "defense=[quantize]"], "audit: plain local steps must lead to what is sent.*Remedy"),
+        ([*AUDITED, "defense=[sparsify]", "defense.sparsify.error_feedback=true"], "audit: plain.*Remedy"),
         (["federation=fedavg", "client=[free_rider]", "client.free_rider.share=2"], "share in .0, 1., got 2"),
         (
             ["federation=fedavg", "client=[free_rider,replay]", "client.replay.share=0.9"],

@@ -53,7 +53,7 @@ def done_again(
         before, claimed = trace.checkpoints[place : place + 2]
         end = yield interval
         gap, limit = distance_of_states(how.distance, end, claimed), how.delta
-        length = distance_of_states(how.distance, before, claimed)
+        length = distance_of_states(how.distance, nothing(before) if trace.gradient else before, claimed)
         if limit < gap <= how.widen * length and math.isfinite(gap):
             # Where rounding grows, honest machines differ, too: by what is measured, and by a small share of
             # the interval's own length at most, so that nobody is carried off by it.
@@ -99,6 +99,11 @@ def distance_of_states(kind: str, one: Weights, other: Weights) -> float:
     ):
         return math.inf
     return distance(kind, real, {name: other[name] for name in real})
+
+
+def nothing(like: Weights) -> Weights:
+    """Return zeros in the form of weights: a gradient that is none."""
+    return {name: torch.zeros_like(tensor) for name, tensor in like.items()}
 
 
 def check_progress(work: Work) -> None:

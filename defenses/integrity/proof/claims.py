@@ -9,6 +9,7 @@ from fedsim.defenses.integrity.proof.expected import Expected, Rejected, Thoroug
 from fedsim.defenses.integrity.proof.initialisation import initial_problem
 from fedsim.defenses.integrity.proof.proof import Proof
 
+_REPLIES = {"update": "an update", "gradient": "a gradient"}
 GROWTH = 4.0  # norm of a checkpoint, in units of the larger of the first and the last
 
 
@@ -26,9 +27,9 @@ def check_claims(proof: Proof, expected: Expected, how: Thoroughness) -> None:
     _check_beginning(proof, expected)
     if expected.received is not None:
         first, last = trace.checkpoints[0], trace.checkpoints[-1]
-        update = {name: last[name] - first[name] for name in last}
-        if not _equal(update, expected.received):
-            raise Rejected("reply", "the update is not the one that the proof ends with")
+        reply = last if trace.gradient else {name: last[name] - first[name] for name in last}
+        if not _equal(expected.defended(reply), expected.received):
+            raise Rejected("reply", f"the {expected.kind} is not the one that the proof ends with")
     if expected.final is not None and not _equal(expected.final, trace.checkpoints[-1]):
         raise Rejected("model", "the model is not the one that the proof ends with")
     if how.strict:
@@ -36,6 +37,8 @@ def check_claims(proof: Proof, expected: Expected, how: Thoroughness) -> None:
 
 
 def _check_settings(trace: Trace, expected: Expected) -> None:
+    if trace.gradient != (expected.kind == "gradient"):
+        raise Rejected("settings", f"expected the proof of {_REPLIES[expected.kind]}")
     if expected.learning_rate is not None and trace.learning_rate != expected.learning_rate:
         reason = f"learning rate {trace.learning_rate:g}, asked for {expected.learning_rate:g}"
         raise Rejected("settings", reason)

@@ -9,7 +9,7 @@ from torch import nn
 
 from fedsim.core.errors import FedsimError
 from fedsim.core.training import Batch, Commitment, weights_of
-from fedsim.core.types import Task, Weights
+from fedsim.core.types import Kind, Task, Weights
 from fedsim.defenses.integrity.proof.calibration import Calibration
 
 Reveal = Callable[[Sequence[int], Sequence[tuple[int, ...]]], Sequence[Batch]]
@@ -44,7 +44,9 @@ class Expected:
     parent: Weights | None = None  # where training must have begun; None: at a random initialisation
     start: Weights | None = None  # the initialisation that follows from the verifier's nonce
     fresh: Callable[[int], Weights] | None = None  # draws initialisations to compare with, without a nonce
-    received: Weights | None = None  # the update that came with the proof
+    received: Weights | None = None  # what came with the proof
+    kind: Kind = "update"  # of it; a gradient is that of one step
+    defended: Callable[[Weights], Weights] = lambda reply: reply  # what leaves a client in place of a reply
     learning_rate: float | None = None  # None: any. Pinned, it stops proofs of endlessly small steps
     steps: int | None = None
     every: int | None = None  # None: any. The prover's choice would decide how much is looked at

@@ -39,6 +39,7 @@ _KEYS = {
     "learning_rate": float,
     "every": int,
     "steps": int,
+    "gradient": bool,
     "settings": int,
     "precision": str,
     "threads": int,
@@ -105,6 +106,7 @@ def to_bytes(proof: Proof) -> bytes:
         "threads": proof.threads,
         "libraries": proof.libraries,
         "steps": len(trace.digests),
+        "gradient": trace.gradient,
         "settings": len(settings),
         "machine": proof.machine,
         "data": proof.data,
@@ -152,6 +154,7 @@ def from_bytes(content: bytes) -> Proof:
         learning_rate=header["learning_rate"],
         indices=Lazily(steps, _rows(np.frombuffer(content, NUMBER, places, start), sizes)),
         digests=Lazily(steps, _digests(content, digests)),
+        gradient=header["gradient"],
         settings=Lazily(number, _texts(content, texts + number * NUMBER.itemsize, lengths)),
     )
     taken = ("subject", "round", "client", "initial", "parent", "data", "nonce", "threads", "machine")
@@ -213,6 +216,7 @@ def _check(header: dict[str, Any]) -> None:
     _need(header["initial"] in ("random", "parent"), "initial: expected random or parent")
     _need(bool(_DIGEST.fullmatch(header["parent"])), "parent: expected a SHA-256")
     looped = header["settings"] > 0
+    _need(not header["gradient"] or (header["steps"] == 1 and not looped), "gradient: expected one step")
     _need(0 <= header["settings"] <= MOST_STEPS, "settings: expected a number")
     _need(
         header["learning_rate"] == 0 if looped else 0 < header["learning_rate"] < math.inf,

@@ -100,6 +100,8 @@ class ProofOfLearning(Audit):
             client=client,
             parent=submission.sent,
             received=submission.received,
+            kind=submission.kind,
+            defended=submission.defended,
             learning_rate=submission.learning_rate if self.pin_learning_rate else None,
             steps=submission.steps,
             every=self.every,
