@@ -96,6 +96,7 @@ class Claim:
     update: Weights  # new weights - sent; where a gradient is asked for, the gradient
     batches: tuple[Batch, ...]
     trace: Trace | None = None  # None: nobody wanted one
+    machine: str | None = None  # what it says that it computed on; None: what it did
     loss: float | None = None  # mean over the steps; None: it tells none
 
 

@@ -19,7 +19,7 @@ from fedsim.defenses.integrity.proof.machine import as_on
 from fedsim.defenses.integrity.proof.proof import Proof
 from fedsim.defenses.integrity.proof.reproduction import variations
 from fedsim.defenses.integrity.proof.sampling import unseen_chance
-from fedsim.defenses.integrity.proof.verify import opened
+from fedsim.defenses.integrity.proof.verify import is_exact, opened
 from fedsim.integrity.keys import nonce_of, verifier_keys
 from fedsim.integrity.models import read_model
 from fedsim.integrity.prove_loop import Loop, secret_of
@@ -70,6 +70,7 @@ def verify_loop(
         expected = Expected(signer=signer, reader=reader)
         examiner = Examiner(secret, proof, expected, how, challenge, found, final)
         with as_on(proof.machine, proof.threads), undisturbed():
+            examiner.exact = is_exact(proof, how)
             begin(secret)
             _run(train, examiner, found)
         if how.strict:
@@ -108,6 +109,8 @@ def _run(train: Loop, examiner: "Examiner", found: _Findings) -> None:
 class Examiner(Recorder):
     """Has a loop do the intervals again that a challenge names, from the states that a proof claims."""
 
+    exact: bool = False  # bits are expected to be the same
+
     def __init__(
         self,
         secret: bytes,
@@ -131,7 +134,8 @@ class Examiner(Recorder):
         found.began = True
         ways = [way for way in variations(torch.get_num_threads()) if way.exact and way.name != "the same"]
         others = [way for way in ways if way.gradient is None]  # of a loop, only machines can differ
-        asked = done_again(trace, how, self._challenge, found.work, _shown(plan, self._proof), others)
+        shown = _shown(plan, self._proof)
+        asked = done_again(trace, how, self._challenge, found.work, shown, others, self.exact)
         interval = next(asked, None)
         while interval is not None:
             self._restore(parts, interval.place)

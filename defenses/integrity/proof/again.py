@@ -18,6 +18,7 @@ from fedsim.defenses.integrity.proof.expected import Rejected, Thoroughness, Wor
 from fedsim.defenses.integrity.proof.reproduction import SAFETY, Variation
 from fedsim.defenses.integrity.proof.sampling import chosen_places
 
+STRAIGHT = 2.5  # sum of the errors of intervals, in units of what independent ones come to; honest: up to 1.5
 PLAIN = Variation(name="the same")
 Shown = Callable[[int], Sequence[Any]]  # the batches of an interval, checked
 
@@ -42,10 +43,11 @@ def done_again(
     work: Work,
     shown: Shown,
     ways: Sequence[Variation],
+    exact: bool = False,
 ) -> Asked:
     """Yield the intervals that a challenge names; sent where they end, reject the one that ends elsewhere.
 
-    ways: in which an honest machine may differ, for limits that are widened.
+    ways: in which an honest machine may differ, for limits that are widened; exact: this one does not differ.
     """
     work.places = share_of(chosen_places(trace, how, challenge), how)
     for place in work.places:
@@ -67,11 +69,34 @@ def done_again(
         work.largest = gap if work.largest is None else max(work.largest, gap)
         work.limit = limit if work.limit is None else max(work.limit, limit)
         work.still += length <= limit
-        work.bent += gap
-        work.way += length
         if not gap <= limit:
             reason = f"{how.distance} {gap:.3g} from what was claimed, at most {limit:.3g}"
             raise Rejected("step", reason, interval.span[0])
+        if gap > 0 and how.strict:
+            _add_drift(work, end, claimed)
+        if exact and gap > 0:
+            other = yield interval
+            if distance_of_states(how.distance, end, other) == 0:  # nor does it differ from itself
+                reason = f"{how.distance} {gap:.3g} from the bits that the machine that it names computes"
+                raise Rejected("bits", reason, interval.span[0])
+    _check_drift(work)
+
+
+def _add_drift(work: Work, end: Weights, claimed: Weights) -> None:
+    for name, tensor in end.items():
+        if tensor.is_floating_point():
+            gap = claimed[name].double() - tensor.double()
+            work.drift[name] = work.drift[name] + gap if name in work.drift else gap
+            work.squares += float((gap * gap).sum())
+
+
+def _check_drift(work: Work) -> None:
+    """Refuse claims that lean the same way in all intervals: rounding does not."""
+    drift = math.sqrt(sum(float((gap * gap).sum()) for gap in work.drift.values()))
+    chance = math.sqrt(work.squares)
+    if drift > STRAIGHT * chance:
+        reason = f"what is claimed leans one way: l2 {drift:.3g} in all, by chance it would be {chance:.3g}"
+        raise Rejected("drift", reason)
 
 
 def answered(asked: Asked, again: Callable[[Interval], Weights]) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from torch import nn
+from torch import Tensor, nn
 
 from fedsim.core.errors import FedsimError
 from fedsim.core.training import Batch, Commitment, weights_of
@@ -28,6 +28,8 @@ class Thoroughness:
     domain: str = "uint8"  # where pixels must lie
     epoch: int | None = None  # steps; None: all is one epoch
     share: tuple[int, int] = (0, 1)  # the number of this verifier among so many that share the intervals
+    exact: bool = True  # where the proof names a machine like this one, bits must be the same
+    machines: str = "any"  # or same: others, which delta would have to be granted to, are refused
     strict: bool = True  # False: as the paper has it, without copies, norms, losses and a least length
 
 
@@ -106,6 +108,6 @@ class Work:
     still: int = 0  # intervals that are no longer than their limit: who did nothing would pass
     looked: int = 0  # intervals
     places: list[int] = field(default_factory=list)  # of those that were drawn
-    bent: float = 0.0  # sum of their distances from what was claimed: the most that a cheat leaned by in them
-    way: float = 0.0  # sum of their lengths
+    drift: dict[str, Tensor] = field(default_factory=dict)  # sum of what lies between claims and results
+    squares: float = 0.0  # sum of the squared lengths of these
     shown: int = 0  # bytes of data that the prover had to show

@@ -4,6 +4,7 @@ Paper: Jia et al., Proof-of-Learning: Definitions and Practice (S&P 2021).
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Audit, Committed, Submission
@@ -35,6 +36,8 @@ class ProofOfLearning(Audit):
         distance: str = "l2",
         domain: str = "uint8",
         pin_learning_rate: bool = True,
+        exact: bool = True,
+        machines: str = "any",
         strict: bool = True,
         rejected_weight: float = 0.0,
         exclude_after: int = 1,
@@ -48,6 +51,8 @@ class ProofOfLearning(Audit):
         as a share of the interval's length.
         domain: of the pixels that a batch may have: `uint8`, `box` ([0, 1]) or `real`.
         pin_learning_rate: refuse a trace of another learning rate, such as an endlessly small one.
+        exact: a proof that names a machine like the verifier's must have its bits, whatever delta is;
+        machines: `any`, or `same` to refuse proofs of machines that delta would have to be granted to.
         strict: clients commit to their data, its order is checked, copies, norms, losses and intervals
         too short to tell anything are refused; false: as in the paper.
         rejected_weight: of a rejected update in the mean; exclude_after: rejections after which a client
@@ -63,6 +68,8 @@ class ProofOfLearning(Audit):
             widen=number("audit.widen", widen, least=0, below=1),
             distance=one_of("audit.distance", distance, LIMITED),
             domain=one_of("audit.domain", domain, DOMAINS),
+            exact=switch("audit.exact", exact),
+            machines=one_of("audit.machines", machines, ("any", "same")),
             strict=switch("audit.strict", strict),
         )
         if top == 0 and (random == 0 or (random is None and detection == 0)):
@@ -81,6 +88,8 @@ class ProofOfLearning(Audit):
         """Seal the claimed trace with the client's key, for the server's eyes."""
         assert claim.trace is not None  # an audit has every client record its way
         proof = proof_of(claim.trace, subject=f"client {client}, round {round}", round=round, client=client)
+        if claim.machine is not None:
+            proof = replace(proof, machine=claim.machine)
         return seal(to_bytes(proof), signing_key(seed, client), reading_key(seed).public_key())
 
     def verifier(self, seed: int) -> tuple[str, Callable[[bytes], bytes]]:

@@ -26,7 +26,7 @@ from fedsim.defenses.integrity.proof.commitment import membership_problem
 from fedsim.defenses.integrity.proof.distances import distance
 from fedsim.defenses.integrity.proof.domain import batch_problem, copies_problem
 from fedsim.defenses.integrity.proof.expected import Expected, Rejected, Reveal, Thoroughness, Work
-from fedsim.defenses.integrity.proof.machine import as_on
+from fedsim.defenses.integrity.proof.machine import as_on, computes_alike
 from fedsim.defenses.integrity.proof.proof import Proof, from_bytes
 from fedsim.defenses.integrity.proof.reproduction import variations
 from fedsim.defenses.integrity.proof.sampling import unseen_chance
@@ -68,7 +68,8 @@ def verify(
         check_claims(proof, expected, how)
         found["unseen"] = unseen_chance(len(trace.checkpoints) - 1, how, trace.every)
         with as_on(proof.machine, proof.threads):
-            _check_steps(trace, expected, how, reveal, challenge, work)
+            exact = is_exact(proof, how)
+            _check_steps(trace, expected, how, reveal, challenge, work, exact)
         if how.strict:
             check_progress(work)
     except Rejected as error:
@@ -90,6 +91,18 @@ def opened(sealed: bytes, signer: Ed25519PublicKey, reader: X25519PrivateKey) ->
         raise Rejected("decryption", str(error)) from error
 
 
+def is_exact(proof: Proof, how: Thoroughness) -> bool:
+    """Say whether a proof's bits can be expected here; refuse it where they must be, and cannot.
+
+    Called as the proof's machine computes, as far as this one can.
+    """
+    alike = computes_alike(proof.machine, proof.threads, proof.libraries.get("torch", ""))
+    if how.strict and how.machines == "same" and not alike:
+        reason = f"computed on {proof.machine!r}, which is not a machine like this one"
+        raise Rejected("machine", reason)
+    return how.strict and how.exact and alike and proof.precision == "float32"
+
+
 def _check_steps(
     trace: Trace,
     expected: Expected,
@@ -97,6 +110,7 @@ def _check_steps(
     reveal: Reveal,
     challenge: Generator,
     work: Work,
+    exact: bool = False,
 ) -> None:
     """Ask for the data of the chosen steps, check it, and do them again."""
     shown, (model, task) = dict[int, list[Batch]](), expected.plain
@@ -111,7 +125,7 @@ def _check_steps(
         return recomputed(trace, interval, model)
 
     ways = [way for way in variations(torch.get_num_threads()) if way.exact][1:]
-    answered(done_again(trace, how, challenge, work, batches, ways), again)
+    answered(done_again(trace, how, challenge, work, batches, ways, exact), again)
     if how.strict and shown:
         (last,) = shown.values()
         _check_losses(trace, set(work.places), model, last[0], challenge, task)
