@@ -14,6 +14,7 @@ import torch
 from fedsim.attacks.integrity.spoofing.inverse_gradient import SOLVERS, invert_step
 from fedsim.config import build_central
 from fedsim.config.compose import compose
+from fedsim.core.randomness import generator
 from fedsim.core.training import load_weights, sgd_step, weights_of
 from fedsim.defenses.integrity.proof.distances import distance
 from fedsim.defenses.integrity.proof.initialisation import initial_problem
@@ -45,7 +46,7 @@ def verification(steps: int) -> None:
             folder = RunFolder(Path(name) / "proof")
             path = prove(made, every, folder, name="benchmark", config_text="")
             started = time.process_time()
-            verdict = verify_file(path, made, audit)
+            verdict = verify_file(path, made, audit, generator(0))
             verified = time.process_time() - started
             assert verdict.accepted, verdict.reason
             share = verdict.recomputed / verdict.steps

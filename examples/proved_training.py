@@ -43,11 +43,11 @@ def shifted(images: Tensor) -> Tensor:
     return torch.roll(images, (down, right), (2, 3))
 
 
-def train(record: fedsim.Recorder, *, optimizer: str = "sgd", steps: int = 40, every: int = 10) -> None:
+def train(record: fedsim.Recorder, *, optimizer: str = "sgd", steps: int = 30, every: int = 10) -> None:
     """Train as you would, with batches from the recorder."""
     data = fedsim.dataset("mnist_small").train
     images = data.batch(torch.arange(len(data.labels)))
-    loader = DataLoader(TensorDataset(images, data.labels), batch_size=50)
+    loader = DataLoader(TensorDataset(images, data.labels), batch_size=32)
     model = Net().train()
     if optimizer == "sgd":
         optimize = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)

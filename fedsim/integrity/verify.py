@@ -28,6 +28,7 @@ def verify_file(
     path: Path,
     training: CentralTraining,
     audit: ProofOfLearning,
+    challenge: torch.Generator,
     *,
     model: Path | None = None,
     parent: Path | None = None,
@@ -35,15 +36,18 @@ def verify_file(
     """Judge a file by what the verifier has: its key, the prover's public key, the model and the data.
 
     model: a file of weights that the proof must end with; parent: the proof of the weights that it begins at,
-    which must hold first. Raises where there is nothing to judge by: no such file, no keys.
+    which must hold first; challenge: must be unknown to the prover. Raises where there is nothing to judge
+    by: no such file, no keys.
     """
     began = None
     if parent is not None:
-        before = verify_file(parent, training, audit)
+        # A draw of its own: verifiers that share both proofs must go on alike, whatever they looked at here.
+        drawn = int(torch.randint(2**62, (), generator=challenge))
+        before = verify_file(parent, training, audit, torch.Generator().manual_seed(drawn))
         if not before.accepted:
             return replace(before, check="parent", reason=f"its parent: {before.check}: {before.reason}")
         began = unsealed(parent, training).trace.checkpoints[-1]
-    sealed, challenge = read_sealed(path, training.keys, training.seed), challenge_of_chance()
+    sealed = read_sealed(path, training.keys, training.seed)
     final = None if model is None else read_model(model)
     verdict = judged(sealed, training, audit, challenge, parent=began, final=final)
     if parent is not None:  # one false interval in either of the two
@@ -62,13 +66,6 @@ def read_sealed(path: Path, keys: Path | None, seed: int) -> bytes:
     if keys is None:
         _check_seeds_keys(path, sealed, seed)
     return sealed
-
-
-def challenge_of_chance() -> torch.Generator:
-    """Return a challenge of the machine's own chance: nobody can know it beforehand."""
-    challenge = torch.Generator()
-    challenge.seed()
-    return challenge
 
 
 def unsealed(path: Path, training: CentralTraining) -> Proof:

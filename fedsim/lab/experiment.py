@@ -206,6 +206,7 @@ def verdict_rates(verdicts: Sequence[Verdict], malicious: Mapping[int, str]) -> 
     rates = {"detection": fmean(caught)} if caught else {}
     rates |= {"false_rejects": fmean(wronged)} if wronged else {}
     rates |= {"recomputed": sum(verdict.recomputed for verdict in verdicts) / steps} if steps else {}
+    rates |= {"audit_bytes": fmean(verdict.bytes + verdict.shown for verdict in verdicts)} if verdicts else {}
     return rates
 
 

@@ -1,6 +1,8 @@
 """Proof-of-Learning inside Flower rounds, and on the command line."""
 
 import hashlib
+import runpy
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from fedsim.storage.findings import findings
 from fedsim.storage.runfolder import RunFolder
 from fedsim.storage.status import Status
 
+ROOT = Path(__file__).parents[2]
 AUDITED = ("federation=fedavg", "federation.local_steps=4", "audit=proof_of_learning", "attack=none")
 CHEATS = {  # by which check each is caught
     "free_rider": "step",
@@ -87,6 +90,28 @@ def test_gradients_of_cheats_are_caught(name: str, play_small) -> None:
     played = play_small(*GRADIENTS, f"client=[{name}]", "federation.rounds=1")
     assert metrics(played)["detection"] == 1
     assert metrics(played)["false_rejects"] == 0
+
+
+def test_a_ledger_may_have_a_key_that_no_seed_tells(play_small, command, tmp_path: Path) -> None:
+    make_keys(tmp_path / "keys")
+    make_keys(tmp_path / "others")
+    played = play_small(*AUDITED, f"audit.keys={tmp_path / 'keys'}", "federation.rounds=1")
+    told = command("verify", str(played.path), cwd=tmp_path)
+    assert told.returncode == 3
+    assert "Remedy: --keys DIR" in told.stderr
+    assert command("verify", str(played.path), "--keys", "keys", cwd=tmp_path).returncode == 0
+    wrong = command("verify", str(played.path), "--keys", "others", cwd=tmp_path)
+    assert (wrong.returncode, "another key than the verifier's" in wrong.stdout) == (1, True)
+    drawn = [v.recomputed for v in played.verdicts()]
+    assert drawn == [4, 4, 4]
+
+
+def test_an_audit_counts_what_it_has_clients_send(play_small) -> None:
+    played = play_small(*AUDITED, "federation.rounds=1")
+    for verdict in played.verdicts():
+        paths = 6 * 6 * 32  # a batch's examples, a path of six digests each
+        assert verdict.shown == 4 * (6 * (8 * 8 * 4 + 8) + paths)
+    assert metrics(played)["audit_bytes"] == sum(v.bytes + v.shown for v in played.verdicts()) / 3
 
 
 def test_kept_proofs_are_checked_against_their_ledger(play_small, command, tmp_path: Path) -> None:
@@ -480,3 +505,22 @@ def test_an_interrupted_calibration_keeps_what_it_found(tmp_path: Path, command,
     assert played.status is Status.INTERRUPTED
     assert {finding.study for finding in findings(played.storage)} == {"revealed"}
     assert "interrupted" in (played.path / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_users_own_script_is_proved_and_verified_by_the_command_line(
+    command, tmp_path: Path, monkeypatch
+) -> None:
+    shutil.copy(ROOT / "examples" / "proved_training.py", tmp_path)
+    make_keys(tmp_path / "keys")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    runpy.run_path("proved_training.py", run_name="__main__")
+    asked = ("mine/training.proof", "--loop", "proved_training.train", "proof.keys=keys")
+    good = command("verify", "mine/model.safetensors", *asked, cwd=tmp_path)
+    assert "accepted: 30 of 30 steps done again" in good.stdout, good.stderr
+    assert "taken from the prover's own word: nothing" in good.stdout
+    script = tmp_path / "proved_training.py"
+    (tmp_path / "other.py").write_text(script.read_text().replace("lr=0.1", "lr=0.05"))
+    other = command("verify", "mine/training.proof", "--loop", "other.train", "proof.keys=keys", cwd=tmp_path)
+    assert (other.returncode, other.stdout[:19]) == (1, "rejected: settings,")

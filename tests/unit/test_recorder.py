@@ -20,6 +20,7 @@ from fedsim.defenses.integrity.proof.seal import seal, unseal
 from fedsim.integrity.keys import prover_keys, verifier_keys
 from fedsim.integrity.prove_loop import prove
 from fedsim.integrity.recorder import Recorder
+from fedsim.integrity.shares import merged
 from fedsim.integrity.verify_loop import verify_loop
 
 IMAGES = torch.rand(26, 1, 4, 4, generator=generator(0, "images"))
@@ -81,6 +82,18 @@ def test_whatever_a_loop_changes_is_done_again_bit_for_bit(
     verdict = judged(path, loop(optimizer, schedule), path.parent / "model.safetensors")
     assert (verdict.accepted, verdict.distance, verdict.recomputed) == (True, 0, 12), verdict.reason
     assert (verdict.unseen, verdict.unpinned) == (0, "")
+
+
+def test_verifiers_share_the_intervals_and_any_of_them_finds_the_lie(honest: Path, tmp_path: Path) -> None:
+    lie = changed(honest, moved_weight, tmp_path / "lie")
+    for path, checks in ((honest, {""}), (lie, {"", "step"})):
+        shares = [judged(path, loop(), share=(number, 3)) for number in range(3)]
+        assert {verdict.check for verdict in shares} == checks
+        together = merged(shares)
+        assert (together.accepted, together.check) == (path is honest, max(checks))
+        if path is honest:
+            assert together.recomputed == 12
+            assert [verdict.recomputed for verdict in shares] == [6, 3, 3]  # four intervals of three steps
 
 
 def test_global_chance_and_what_follows_the_loop_are_left_alone(tmp_path: Path) -> None:

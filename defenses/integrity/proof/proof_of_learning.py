@@ -5,17 +5,19 @@ Paper: Jia et al., Proof-of-Learning: Definitions and Practice (S&P 2021).
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Audit, Committed, Submission
 from fedsim.core.randomness import generator
-from fedsim.core.settings import number, one_of, optional, switch, whole
+from fedsim.core.settings import number, one_of, optional, switch, whole, word
 from fedsim.core.training import Batch, Claim
 from fedsim.core.types import Verdict
 from fedsim.defenses.integrity.proof.commitment import MerkleTree, leaves_of
 from fedsim.defenses.integrity.proof.distances import LIMITED
 from fedsim.defenses.integrity.proof.domain import DOMAINS
 from fedsim.defenses.integrity.proof.expected import Expected, Thoroughness
+from fedsim.defenses.integrity.proof.keyfiles import ledger_key
 from fedsim.defenses.integrity.proof.proof import proof_of, to_bytes
 from fedsim.defenses.integrity.proof.seal import reading_key, seal, signing_key
 from fedsim.defenses.integrity.proof.verify import verify
@@ -42,6 +44,7 @@ class ProofOfLearning(Audit):
         rejected_weight: float = 0.0,
         exclude_after: int = 1,
         keep: bool = True,
+        keys: str | None = None,
     ) -> None:
         """Set the checkpoint interval, how many steps are done again, and how far they may end up.
 
@@ -57,6 +60,8 @@ class ProofOfLearning(Audit):
         too short to tell anything are refused; false: as in the paper.
         rejected_weight: of a rejected update in the mean; exclude_after: rejections after which a client
         is asked no more (0: it always is); keep: proofs and ledger in the run folder.
+        keys: a folder of `fedsim keys`, whose ledger.secret signs the ledger and draws what is done again;
+        null: both follow from the seed, which clients of a simulation could know.
         """
         number("audit.delta", delta, least=0)
         self.every = whole("audit.every", every)
@@ -79,6 +84,7 @@ class ProofOfLearning(Audit):
         self.exclude_after = whole("audit.exclude_after", exclude_after, 0)
         self.keep = switch("audit.keep", keep)
         self.commits = strict
+        self._own = None if keys is None else ledger_key(Path(word("audit.keys", keys)))
 
     def commit(self, data: Batch) -> Committed | None:
         """Return the Merkle tree over a client's data."""
@@ -94,7 +100,7 @@ class ProofOfLearning(Audit):
 
     def verifier(self, seed: int) -> tuple[str, Callable[[bytes], bytes]]:
         """Return the key that the ledger's head is signed with, and the signing."""
-        own = signing_key(seed, "verifier")
+        own = signing_key(seed, "verifier") if self._own is None else self._own
         return own.public_key().public_bytes_raw().hex(), own.sign
 
     def examine(self, submission: Submission) -> Verdict:
@@ -119,7 +125,8 @@ class ProofOfLearning(Audit):
             commitment=submission.commitment if self.commits else None,
             order=submission.order if self.commits else None,
         )
-        challenge = generator(seed, "challenge", round, client)  # played: real clients do not know this seed
+        secret = seed if self._own is None else int.from_bytes(self._own.private_bytes_raw(), "big")
+        challenge = generator(secret, "challenge", round, client)
         return verify(
             submission.proof,
             expected,

@@ -75,6 +75,7 @@ def verify(
     except Rejected as error:
         found |= {"accepted": False, "check": error.check, "reason": shortened(str(error))}
         found["step"] = error.step
+    found["shown"] = 0 if expected.owns_data else work.shown
     found |= {"distance": work.largest, "recomputed": work.steps, "seconds": time.perf_counter() - started}
     return replace(verdict, limit=work.limit, **found)
 
