@@ -79,7 +79,6 @@ def done_again(
             if distance_of_states(how.distance, end, other) == 0:  # nor does it differ from itself
                 reason = f"{how.distance} {gap:.3g} from the bits that the machine that it names computes"
                 raise Rejected("bits", reason, interval.span[0])
-    _check_drift(work)
 
 
 def _add_drift(work: Work, end: Weights, claimed: Weights) -> None:
@@ -88,15 +87,6 @@ def _add_drift(work: Work, end: Weights, claimed: Weights) -> None:
             gap = claimed[name].double() - tensor.double()
             work.drift[name] = work.drift[name] + gap if name in work.drift else gap
             work.squares += float((gap * gap).sum())
-
-
-def _check_drift(work: Work) -> None:
-    """Refuse claims that lean the same way in all intervals: rounding does not."""
-    drift = math.sqrt(sum(float((gap * gap).sum()) for gap in work.drift.values()))
-    chance = math.sqrt(work.squares)
-    if drift > STRAIGHT * chance:
-        reason = f"what is claimed leans one way: l2 {drift:.3g} in all, by chance it would be {chance:.3g}"
-        raise Rejected("drift", reason)
 
 
 def answered(asked: Asked, again: Callable[[Interval], Weights]) -> None:
@@ -132,7 +122,12 @@ def nothing(like: Weights) -> Weights:
 
 
 def check_progress(work: Work) -> None:
-    """Refuse a proof whose intervals are mostly too short to tell work from none."""
+    """Refuse a proof whose intervals are mostly too short to tell work from none, or lean one way."""
     if 2 * work.still > work.looked:
         reason = f"{work.still} of {work.looked} intervals are no longer than the error that is allowed"
         raise Rejected("progress", f"{reason}: who did nothing would pass")
+    drift = math.sqrt(sum(float((gap * gap).sum()) for gap in work.drift.values()))
+    chance = math.sqrt(work.squares)
+    if drift > STRAIGHT * chance:  # rounding does not
+        reason = f"what is claimed leans one way: l2 {drift:.3g} in all, by chance it would be {chance:.3g}"
+        raise Rejected("drift", reason)

@@ -56,6 +56,22 @@ def variations(threads: int) -> list[Variation]:
     ]
 
 
+def deterministic(threads: int) -> Variation:
+    """Return what torch's own deterministic operations leave, on another number of threads (table I)."""
+
+    @contextmanager
+    def around() -> Iterator[None]:
+        before = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(mode=True)
+        try:
+            with other_threads(threads + 1):
+                yield
+        finally:
+            torch.use_deterministic_algorithms(mode=before)
+
+    return Variation(name=f"{threads + 1} threads, deterministic operations", around=around, exact=False)
+
+
 def stand_ins(threads: int) -> list[Variation]:
     """Return what on one machine differs as machines do: the order of sums, and the code that adds."""
     more = threads + 1
