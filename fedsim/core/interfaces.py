@@ -89,6 +89,7 @@ class Defense:
     rescales: bool = False  # noise that was added before has another deviation afterwards
     sparse: bool = False  # zeros after this defense are worth leaving out on the wire
     keeps_rest: bool = False  # error feedback: what on_reply takes away is added to the client's next reply
+    repeatable: bool = False  # acts on replies alone, and without chance: an audit can do it again
     sums_replies: bool = False  # the server gets only the sum over a round's clients
 
     def rules(self, federation: Federation) -> Federation:
@@ -187,7 +188,7 @@ class Submission:
     proof: bytes
     model: nn.Module
     sent: Weights
-    received: Weights  # the update
+    received: Weights  # the gradient or update, as it left the client
     num_examples: int | None  # that the client disclosed
     task: Task
     steps: int
@@ -201,6 +202,8 @@ class Submission:
     order: Sequence[tuple[int, ...]] | None = (
         None  # places of each step's examples; None: the client's choice
     )
+    kind: Kind = "update"  # of what was received
+    defended: Callable[[Weights], Weights] = lambda reply: reply  # what leaves a client in place of a reply
 
 
 class Committed:

@@ -14,10 +14,11 @@ from fedsim.core import progress
 from fedsim.core.errors import FedsimError
 from fedsim.core.training import Batch, Trace, batch_digest, load_weights, weights_of
 from fedsim.data.form import ANY_FORM, Form
+from fedsim.defenses.integrity.proof.checkpoints import Malformed
 from fedsim.defenses.integrity.proof.distances import distance
 from fedsim.defenses.integrity.proof.domain import batch_problem, examples_of
 from fedsim.defenses.integrity.proof.initialisation import initial_problem
-from fedsim.defenses.integrity.proof.proof import Malformed, from_bytes, proof_of, to_bytes
+from fedsim.defenses.integrity.proof.proof import from_bytes, proof_of, to_bytes
 from fedsim.defenses.integrity.proof.reproduction import SAFETY, Variation, stand_ins, variations
 from fedsim.defenses.integrity.proof.seal import BadSignature, Unreadable, seal, unseal
 from fedsim.integrity.judge import last_places
