@@ -114,15 +114,15 @@ def test_moves_wake_no_unit_and_use_the_room_that_there_is(pooling: bool, norm: 
     if norm:
         model.norm.running_var.fill_(0.25)
         model.norm.bias.data.fill_(-1.5)  # most units are off
-    images = asked_of(model).batch.images
-    own = margins(model, images)
+    batch = asked_of(model).batch
+    images, own = batch.images, margins(model, batch)
     assert own is not None
-    everywhere = torch.ones(49, dtype=torch.bool)
     moved = 0
     for place in range(4):
         levels = torch.round(images[place].double().flatten() * 255)
         way = torch.where(levels < 128, 255 - levels, -levels)
-        moves = furthest(own, place, everywhere, way.clamp(max=0), way.clamp(min=0), torch.sign(way))
+        low, high = way.clamp(max=0), way.clamp(min=0)
+        moves, _ = furthest(own, place, own.held[0][place], low, high, torch.sign(way))
         other = ((levels + moves) / 255).float().view(1, 1, 7, 7)
         parts = [part for name, part in model.named_children() if name not in ("flatten", "output")]
         before, after = (nn.Sequential(*parts)(pixels) for pixels in (images[place : place + 1], other))

@@ -12,10 +12,12 @@ Assumes: that a batch is another one if it is some pixels away: what the model r
 Caught by: a rule of distance (forge.distance), or comparing claimed images with the one in question.
 """
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 
-from fedsim.attacks.integrity.forging.margins import furthest, margins
+from fedsim.attacks.integrity.forging.margins import Margins, furthest, margins
 from fedsim.attacks.integrity.forging.replacement import targets
 from fedsim.attacks.integrity.forging.unread import reading, same_gradient
 from fedsim.core.errors import FedsimError
@@ -23,6 +25,7 @@ from fedsim.core.interfaces import Challenge, Forgery
 from fedsim.core.settings import one_of, whole
 from fedsim.core.training import Batch
 
+LEVELS = (255, 40, 5, 1)  # by how much pixels may move where only deeper layers could notice
 TOWARDS = ("far", "blank", "other")
 
 
@@ -81,7 +84,12 @@ def reach(model: nn.Module, batch: Batch, goals: Tensor, trials: int, chance: to
         same = before.same_as(reading(model, Batch(images=moved, labels=batch.labels)))[:, None, None, None]
         return torch.where(same, moved, images), same
 
-    images, _ = tried(batch.images, _asleep(model, batch.images, goals, before.free))
+    images = batch.images
+    if (own := margins(model, batch)) is not None:
+        for units, held, most in _ways(own):
+            waiting = (images == batch.images).flatten(1).all(dim=1) & (goals != images).flatten(1).any(dim=1)
+            if bool(waiting.any()):
+                images, _ = tried(images, _asleep(units, held, images, goals, waiting, most))
     share = torch.ones(len(images), 1, 1, 1)
     for trial in range(trials):
         left = before.free & (images != goals)
@@ -94,16 +102,27 @@ def reach(model: nn.Module, batch: Batch, goals: Tensor, trials: int, chance: to
     return images
 
 
-def _asleep(model: nn.Module, images: Tensor, goals: Tensor, free: Tensor) -> Tensor:
-    """Return images moved as far as no unit of the first convolution wakes up."""
-    if (own := margins(model, images)) is None:
-        return images
+def _ways(own: Margins) -> Iterator[tuple[Margins, Tensor, int]]:
+    """Return what to try for images that have not moved: margins, units to hold, grey levels at most.
+
+    First all that no unit notices. Then units may rise where no error comes back, by less and less; deeper
+    layers, which may notice, have the last word.
+    """
+    yield own, own.held[0], 255
+    relaxed = own.unread_rise()
+    for most in LEVELS:
+        for held in relaxed.held:
+            yield relaxed, held, most
+
+
+def _asleep(own: Margins, held: Tensor, images: Tensor, goals: Tensor, waiting: Tensor, most: int) -> Tensor:
+    """Return images moved as far as no unit of the first convolution wakes up that somebody looks at."""
     levels, ends = (torch.round(values.double().flatten(1) * 255) for values in (images, goals))
     moves = torch.zeros_like(levels)
-    for place in (ends != levels).any(dim=1).nonzero().flatten().tolist():
-        way = ends[place] - levels[place]
-        moves[place] = furthest(
-            own, place, free[place].flatten(), way.clamp(max=0), way.clamp(min=0), torch.sign(way)
+    for place in waiting.nonzero().flatten().tolist():
+        way = (ends[place] - levels[place]).clamp(-most, most)
+        moves[place], _ = furthest(
+            own, place, held[place], way.clamp(max=0), way.clamp(min=0), torch.sign(way)
         )
     moved = ((levels + moves).to(images.dtype) / 255).view_as(images)
     return torch.where((moves != 0).view_as(images), moved, images)
