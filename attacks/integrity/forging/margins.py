@@ -81,11 +81,11 @@ def margins(model: nn.Module, batch: Batch) -> Margins | None:
         convolution.stride,
     )
     pixels = places[0].T.round().long() - 1
-    if isinstance(pooling, nn.MaxPool2d) and _apart(pooling):
+    if isinstance(pooling, nn.MaxPool2d) and (side := _side(pooling)):
         levels = torch.round(images.double().flatten(1) * 255).long()
         seen = functional.pad(levels, (0, 1), value=-1)[:, pixels]  # (images, places, weights of a unit)
-        heights, held = _pooled(units, seen, int(pooling.kernel_size))
-        read = _spread(errors != 0, int(pooling.kernel_size), units)
+        heights, held = _pooled(units, seen, side)
+        read = _spread(errors != 0, side, units)
     elif pooling is not None:
         return None
     else:
@@ -99,13 +99,10 @@ def margins(model: nn.Module, batch: Batch) -> Margins | None:
     )
 
 
-def _apart(pooling: nn.MaxPool2d) -> bool:
-    """Say whether a pooling's windows are squares that do not overlap."""
-    return (
-        isinstance(pooling.kernel_size, int)
-        and pooling.kernel_size == pooling.stride
-        and (pooling.padding, pooling.dilation) == (0, 1)
-    )
+def _side(pooling: nn.MaxPool2d) -> int:
+    """Return the side of a pooling's windows if they are squares that do not overlap, else 0."""
+    side, plain = pooling.kernel_size, (pooling.padding, pooling.dilation) == (0, 1)
+    return side if isinstance(side, int) and pooling.stride == side and plain else 0
 
 
 def _pooled(units: Tensor, seen: Tensor, side: int) -> tuple[Tensor, tuple[Tensor, ...]]:

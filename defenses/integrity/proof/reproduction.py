@@ -99,6 +99,22 @@ def _micro_batches(model: nn.Module, batch: Batch, learning_rate: float) -> None
     apply_step(model, total, learning_rate)
 
 
+def rounded(number: int) -> Variation:
+    """Return a step on pixels that are off by a unit in their last place at most, drawn by a number.
+
+    Where a ReLU or a pooling lies on the edge, rounding decides on which side: so it falls now on one, now
+    on the other, as on machines that add in another order.
+    """
+
+    def step(model: nn.Module, batch: Batch, learning_rate: float) -> None:
+        chance = generator(number, "rounded")
+        noise = torch.rand(batch.images.shape, generator=chance, dtype=torch.float64) * 2 - 1
+        images = batch.images.double() * (1 + noise * torch.finfo(batch.images.dtype).eps)
+        sgd_step(model, Batch(images=images.to(batch.images), labels=batch.labels), learning_rate)
+
+    return Variation(name=f"rounded otherwise, {number}", step=step)
+
+
 def spread(
     model: nn.Module, start: Weights, batches: Sequence[Batch], learning_rate: float, kind: str
 ) -> float:
