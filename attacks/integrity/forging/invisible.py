@@ -4,15 +4,16 @@ What it gains: batches of whole grey levels, one class each, whose update differ
     convolutional networks with ReLUs and poolings, at any stage of training.
 Paper: none; an answer to a question that Suliman et al., Towards a Re-evaluation of Data Forging Attacks in
     Practice (2024), leave open. A pixel that enters the first convolution only where no error comes back (a
-    ReLU that is off, a pooling that chose another place) is in no sum of the gradient. One pass backward
-    finds such pixels, whole-number programs how far they go before a unit wakes up, and a pass over the
-    changed images confirms it bit by bit.
-Assumes: that a batch is another one if it is some pixels away: what the model reads of an image stays.
-    Convolutions without poolings behind the first ones, and linear first layers, leave next to nothing free.
+    ReLU that is off, a pooling that chose another place) is in no sum of the gradient. Whole-number programs
+    say how far such pixels go before a unit that is read notices; of equal units that see the same, another
+    may stand for the one that was read; a pass over the changed images confirms it bit by bit.
+Assumes: that a batch is another one if it is some pixels away: what the model reads of an image stays. Some
+    images cannot move at all (margins.stuck proves it), on black margins above all. Convolutions without
+    poolings behind the first ones, and linear first layers, leave nothing free.
 Caught by: a rule of distance (forge.distance), or comparing claimed images with the one in question.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +26,8 @@ from fedsim.core.interfaces import Challenge, Forgery
 from fedsim.core.settings import one_of, whole
 from fedsim.core.training import Batch
 
-LEVELS = (255, 40, 5, 1)  # by how much pixels may move where only deeper layers could notice
+# Where only deeper layers could notice: by how many levels pixels may move, and how many of them gain by it.
+ATTEMPTS = ((255, 1.0), (40, 1.0), (5, 1.0), (1, 1.0), *((1, 0.2),) * 4)
 TOWARDS = ("far", "blank", "other")
 
 
@@ -75,8 +77,8 @@ def goal_images(challenge: Challenge, places: Tensor, towards: str) -> Tensor:
 def reach(model: nn.Module, batch: Batch, goals: Tensor, trials: int, chance: torch.Generator) -> Tensor:
     """Return images as near to their goals as can be found while the gradient takes the same from each.
 
-    First all that wakes no unit of a first convolution, by whole-number programs. Then random sets of unread
-    pixels: one that is noticed is halved, one that is not is kept, and the next may be larger.
+    First what whole-number programs say of the first convolution. Then random sets of unread pixels: one that
+    is noticed is halved, one that is not is kept, and the next may be larger.
     """
     before = reading(model, batch)
 
@@ -86,10 +88,7 @@ def reach(model: nn.Module, batch: Batch, goals: Tensor, trials: int, chance: to
 
     images = batch.images
     if (own := margins(model, batch)) is not None:
-        for units, held, most in _ways(own):
-            waiting = (images == batch.images).flatten(1).all(dim=1) & (goals != images).flatten(1).any(dim=1)
-            if bool(waiting.any()):
-                images, _ = tried(images, _asleep(units, held, images, goals, waiting, most))
+        images = _by_programs(own, images, goals, lambda now, moved: tried(now, moved)[0], chance)
     share = torch.ones(len(images), 1, 1, 1)
     for trial in range(trials):
         left = before.free & (images != goals)
@@ -102,28 +101,46 @@ def reach(model: nn.Module, batch: Batch, goals: Tensor, trials: int, chance: to
     return images
 
 
-def _ways(own: Margins) -> Iterator[tuple[Margins, Tensor, int]]:
-    """Return what to try for images that have not moved: margins, units to hold, grey levels at most.
+def _by_programs(
+    own: Margins,
+    images: Tensor,
+    goals: Tensor,
+    tried: Callable[[Tensor, Tensor], Tensor],
+    chance: torch.Generator,
+) -> Tensor:
+    """Return images moved by whole-number programs, as far as nobody notices.
 
-    First all that no unit notices. Then units may rise where no error comes back, by less and less; deeper
-    layers, which may notice, have the last word.
+    First all that no unit notices. For images that have not moved then, units may rise where no error comes
+    back, by less and less, and at last for the sake of a few pixels: deeper layers have the last word.
     """
-    yield own, own.held[0], 255
-    relaxed = own.unread_rise()
-    for most in LEVELS:
+    waiting = (goals != images).flatten(1).any(dim=1)
+    gain = torch.sign(goals - images).double().flatten(1)
+    before, relaxed = images, own.unread_rise()
+    images = tried(images, _asleep(own, own.held[0], images, goals, waiting, 255, gain))
+    for number, (most, share) in enumerate(ATTEMPTS):
+        movable = torch.zeros_like(waiting)
+        wanted = torch.rand(gain.shape, generator=chance, dtype=gain.dtype) < share
         for held in relaxed.held:
-            yield relaxed, held, most
+            waiting = waiting & (images == before).flatten(1).all(dim=1)
+            drawn = torch.where(wanted, gain, -gain)
+            moved = _asleep(relaxed, held, images, goals, waiting, most, drawn)
+            movable |= (moved != images).flatten(1).any(dim=1)
+            images = tried(images, moved)
+        if number == 0:
+            waiting = waiting & movable  # of the others no pixel can move
+    return images
 
 
-def _asleep(own: Margins, held: Tensor, images: Tensor, goals: Tensor, waiting: Tensor, most: int) -> Tensor:
+def _asleep(
+    own: Margins, held: Tensor, images: Tensor, goals: Tensor, waiting: Tensor, most: int, gain: Tensor
+) -> Tensor:
     """Return images moved as far as no unit of the first convolution wakes up that somebody looks at."""
     levels, ends = (torch.round(values.double().flatten(1) * 255) for values in (images, goals))
     moves = torch.zeros_like(levels)
     for place in waiting.nonzero().flatten().tolist():
         way = (ends[place] - levels[place]).clamp(-most, most)
-        moves[place], _ = furthest(
-            own, place, held[place], way.clamp(max=0), way.clamp(min=0), torch.sign(way)
-        )
+        low, high = way.clamp(max=0), way.clamp(min=0)
+        moves[place], _ = furthest(own, place, held[place], low, high, gain[place])
     moved = ((levels + moves).to(images.dtype) / 255).view_as(images)
     return torch.where((moves != 0).view_as(images), moved, images)
 

@@ -1,7 +1,7 @@
 """How far the unread pixels of an image can be moved before a unit of the first convolution wakes up.
 
 Units that are off, or that a pooling passed over, stay so while linear inequalities hold: a program in whole
-numbers.
+numbers. Its end is a proof, too: an image is stuck if no move is left.
 """
 
 from dataclasses import dataclass, replace
