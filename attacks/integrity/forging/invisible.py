@@ -26,8 +26,7 @@ from fedsim.core.interfaces import Challenge, Forgery
 from fedsim.core.settings import one_of, whole
 from fedsim.core.training import Batch
 
-# Where only deeper layers could notice: by how many levels pixels may move, and how many of them gain by it.
-ATTEMPTS = ((255, 1.0), (40, 1.0), (5, 1.0), (1, 1.0), *((1, 0.2),) * 4)
+LEVELS = (255, 40, 5, 1)  # by how much pixels may move where only deeper layers could notice
 TOWARDS = ("far", "blank", "other")
 
 
@@ -88,7 +87,7 @@ def reach(model: nn.Module, batch: Batch, goals: Tensor, trials: int, chance: to
 
     images = batch.images
     if (own := margins(model, batch)) is not None:
-        images = _by_programs(own, images, goals, lambda now, moved: tried(now, moved)[0], chance)
+        images = _by_programs(own, images, goals, lambda now, moved: tried(now, moved)[0])
     share = torch.ones(len(images), 1, 1, 1)
     for trial in range(trials):
         left = before.free & (images != goals)
@@ -102,45 +101,30 @@ def reach(model: nn.Module, batch: Batch, goals: Tensor, trials: int, chance: to
 
 
 def _by_programs(
-    own: Margins,
-    images: Tensor,
-    goals: Tensor,
-    tried: Callable[[Tensor, Tensor], Tensor],
-    chance: torch.Generator,
+    own: Margins, images: Tensor, goals: Tensor, tried: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
     """Return images moved by whole-number programs, as far as nobody notices.
 
     First all that no unit notices. For images that have not moved then, units may rise where no error comes
-    back, by less and less, and at last for the sake of a few pixels: deeper layers have the last word.
+    back, by less and less: deeper layers have the last word.
     """
-    waiting = (goals != images).flatten(1).any(dim=1)
-    gain = torch.sign(goals - images).double().flatten(1)
-    before, relaxed = images, own.unread_rise()
-    images = tried(images, _asleep(own, own.held[0], images, goals, waiting, 255, gain))
-    for number, (most, share) in enumerate(ATTEMPTS):
-        movable = torch.zeros_like(waiting)
-        wanted = torch.rand(gain.shape, generator=chance, dtype=gain.dtype) < share
-        for held in relaxed.held:
+    waiting, before = (goals != images).flatten(1).any(dim=1), images
+    relaxed = own.unread_rise()
+    for units, most in ((own, 255), *((relaxed, level) for level in LEVELS)):
+        for held in units.held:
+            images = tried(images, _asleep(units, held, images, goals, waiting, most))
             waiting = waiting & (images == before).flatten(1).all(dim=1)
-            drawn = torch.where(wanted, gain, -gain)
-            moved = _asleep(relaxed, held, images, goals, waiting, most, drawn)
-            movable |= (moved != images).flatten(1).any(dim=1)
-            images = tried(images, moved)
-        if number == 0:
-            waiting = waiting & movable  # of the others no pixel can move
     return images
 
 
-def _asleep(
-    own: Margins, held: Tensor, images: Tensor, goals: Tensor, waiting: Tensor, most: int, gain: Tensor
-) -> Tensor:
+def _asleep(own: Margins, held: Tensor, images: Tensor, goals: Tensor, waiting: Tensor, most: int) -> Tensor:
     """Return images moved as far as no unit of the first convolution wakes up that somebody looks at."""
     levels, ends = (torch.round(values.double().flatten(1) * 255) for values in (images, goals))
     moves = torch.zeros_like(levels)
     for place in waiting.nonzero().flatten().tolist():
         way = (ends[place] - levels[place]).clamp(-most, most)
         low, high = way.clamp(max=0), way.clamp(min=0)
-        moves[place], _ = furthest(own, place, held[place], low, high, gain[place])
+        moves[place], _ = furthest(own, place, held[place], low, high, torch.sign(way))
     moved = ((levels + moves).to(images.dtype) / 255).view_as(images)
     return torch.where((moves != 0).view_as(images), moved, images)
 
