@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Generator, Tensor, nn
 
 from fedsim.core.errors import FedsimError
@@ -162,6 +163,36 @@ class Challenge:
     owned: Tensor  # indices of other examples at hand, none of them in the batch
     examples: Callable[[Tensor], Batch]  # the examples at indices
     generator: Generator
+
+
+def challenge_on(
+    own: Tensor,
+    *,
+    model: nn.Module,
+    unwanted: Tensor | float,
+    task: Task,
+    owned: Tensor,
+    examples: Callable[[Tensor], Batch],
+    chance: Generator,
+) -> Challenge:
+    """Return the challenge of a step on the examples at some indices.
+
+    unwanted: places in the batch, or a share of it to draw them from: none, or at least one.
+    """
+    if isinstance(unwanted, Tensor):
+        places = unwanted
+    else:
+        number = max(1, round(unwanted * len(own))) if unwanted else 0
+        places = torch.randperm(len(own), generator=chance)[:number].sort().values
+    return Challenge(
+        model=model,
+        batch=examples(own),
+        unwanted=places,
+        task=task,
+        owned=owned[~torch.isin(owned, own)],
+        examples=examples,
+        generator=chance,
+    )
 
 
 class Forgery:

@@ -114,6 +114,22 @@ def _micro_batches(model: nn.Module, batch: Batch) -> Weights:
     return total
 
 
+def rounded(number: int) -> Variation:
+    """Return a step on pixels that are off by a unit in their last place at most, drawn by a number.
+
+    Where a ReLU or a pooling lies on the edge, rounding decides on which side: so it falls now on one, now
+    on the other, as on machines that add in another order.
+    """
+
+    def gradient(model: nn.Module, batch: Batch) -> Weights:
+        chance = generator(number, "rounded")
+        noise = torch.rand(batch.images.shape, generator=chance, dtype=torch.float64) * 2 - 1
+        images = batch.images.double() * (1 + noise * torch.finfo(batch.images.dtype).eps)
+        return step_gradient(model, Batch(images=images.to(batch.images), labels=batch.labels))[0]
+
+    return Variation(name=f"rounded otherwise, {number}", gradient=gradient)
+
+
 @contextmanager
 def other_threads(number: int) -> Iterator[None]:
     """Compute with another number of threads."""
