@@ -28,6 +28,7 @@ from fedsim.report.figures.style import (
 )
 from fedsim.report.index import write_index
 from fedsim.report.origin import command_of, defense_of, setting_of
+from fedsim.report.sweep import SweepRow
 from fedsim.report.threat import batch_size
 from fedsim.storage.runfolder import RunFolder
 
@@ -103,14 +104,24 @@ def red() -> tuple[float, ...]:
 
 
 def test_red_is_what_beats_a_blind_guess() -> None:
-    bars = bars_figure(facts("irec"), ["a", "b", "c"], [0.9, 0.5, 0.1], [True] * 3, [0.5] * 3)
-    assert reds(bars) == 1
-    assert reds(bars_figure(facts("lpips"), ["a", "b"], [0.1, 0.9], [True] * 2, [0.5] * 2)) == 1
+    def row(value: float | None, blind: float | None, chance: float = 0.0) -> SweepRow:
+        found = {"metrics": (value,), "baselines": (blind,), "chances": (chance,)}
+        return SweepRow(name="", settings=(), status="complete", link="", **found)
+
+    for metric, better, worse in (("irec", 0.9, 0.1), ("lpips", 0.1, 0.9)):
+        own = facts(metric)
+        rows = [row(better, 0.5), row(0.5, 0.5), row(worse, 0.5), row(better, 0.5, 0.41), row(better, None)]
+        leaks = [one.leaks(0, own) for one in rows]
+        assert leaks == [True, False, False, False, False]
+        assert reds(bars_figure(own, ["a"] * 5, [0.5] * 5, [True] * 5, [0.5] * 5, leaks)) == 1
+    assert not row(0.9, 0.5).leaks(0, facts("accuracy"))
     assert reds(bars_figure(facts("accuracy"), ["a"], [0.9], [True])) == 0
     heat = heat_figure(facts("psnr"), ["a"], ["x", "y"], [[8.0, 9.0]], [["", ""]], 11.0)
     assert [patch.get_alpha() for patch in heat.axes[0].patches] == [0, 0]  # nothing leaks: no colour
     heat = heat_figure(facts("psnr"), ["a"], ["x", "y"], [[8.0, 19.0]], [["", ""]], 11.0)
     assert [patch.get_alpha() for patch in heat.axes[0].patches] == [0, 0.8]
+    heat = heat_figure(facts("psnr"), ["a"], ["x", "y"], [[8.0, 19.0]], [["", ""]], 11.0, [[False, False]])
+    assert [patch.get_alpha() for patch in heat.axes[0].patches] == [0, 0]  # within chance
 
 
 def test_rounding_is_drawn_flat_and_differences_are_not() -> None:
