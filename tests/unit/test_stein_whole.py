@@ -5,55 +5,16 @@ import math
 
 import pytest
 import torch
-from small_head import known
-from torch import Tensor, nn
-from torch.nn import functional
+from small_head import TASK, known, played
+from torch import Tensor
 
-import fedsim
 from fedsim.attacks.privacy.stein import stein, stein_exact
-from fedsim.attacks.privacy.stein.batch import EXACT, Batch, find_span
-from fedsim.attacks.privacy.stein.decomposition import least_squares
-from fedsim.attacks.privacy.stein.head import find_head
-from fedsim.attacks.privacy.stein.membership import Columns
-from fedsim.attacks.privacy.stein.quadrature import best_bias
+from fedsim.attacks.privacy.stein.batch import EXACT, Batch
 from fedsim.attacks.privacy.stein.stein import Stein
 from fedsim.attacks.privacy.stein.stein_exact import SteinExact
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack
-from fedsim.core.randomness import generator
-from fedsim.core.training import load_weights, weights_of
-from fedsim.core.types import Interrupted, Observation, Reconstruction
-from fedsim.models.layers import activation_layer
-from fedsim.testing import small_data, small_model
-
-DATA = small_data()
-TASK = DATA.task
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Played:
-    """A batch, and what the server has of it."""
-
-    model: nn.Module
-    images: Tensor
-    labels: Tensor
-    seen: Observation
-
-    def received(self, **changed: Tensor) -> Observation:
-        """What the server saw, with other gradients; hidden1_weight is hidden1.weight."""
-        other = {name.replace("_", ".", 1): tensor for name, tensor in changed.items()}
-        return dataclasses.replace(self.seen, received=dict(self.seen.received) | other)
-
-
-def played(attack: Attack, *, model: str = "two_layer", size: int = 3, **settings: object) -> Played:
-    network = small_model(model, **settings)
-    load_weights(network, attack.craft(network, TASK, 1, weights_of(network)))
-    images = torch.rand(size, *TASK.input_shape, generator=torch.Generator().manual_seed(5))
-    labels = torch.arange(size) % TASK.num_classes
-    loss = functional.cross_entropy(network(images), labels)
-    gradient = torch.autograd.grad(loss, list(network.parameters()))
-    seen = fedsim.observation(network, gradient, num_examples=size)
-    return Played(model=network, images=images, labels=labels, seen=seen)
+from fedsim.core.types import Interrupted, Reconstruction
 
 
 def error(guess: Reconstruction, images: Tensor) -> float:
@@ -266,110 +227,3 @@ def test_the_published_attack_passes_its_settings_on(monkeypatch) -> None:
     assert guess.residual == 0.25
     assert guess.labels is None
     assert guess.embeddings is None
-
-
-def test_a_plan_that_cannot_work_is_refused_before_weights_are_sent() -> None:
-    network = small_model("two_layer", width=8, activation="relu")
-    with pytest.raises(FedsimError, match="moments of order 3 vanish"):
-        Stein(order=3, bias=0.0).craft(network, TASK, 1, weights_of(network))
-    with pytest.raises(FedsimError, match="ends in two linear layers"):
-        find_head(small_model("softmax"), TASK)
-    act = activation_layer("tanh")
-    assert best_bias(act, (2, 3)) == best_bias(act, (2, 3), scale=1.0)
-    assert best_bias(act, (2, 3)) != best_bias(act, (2, 3), scale=2.0)
-
-
-@pytest.mark.parametrize("activation", ["tanh", "relu"])
-def test_an_input_of_zeros_is_in_the_bias_alone(activation: str) -> None:
-    truth = known(activation, often=(1, 1, 1))
-    batch = Batch.of(truth.head, truth.form, 3, 2.0)
-    batch.columns = batch.whole.slopes(truth.inputs @ batch.basis.T / 2.0)
-    batch.bias_gradient = batch.bias_gradient + 0.5  # the same everywhere: its column is
-    assert torch.allclose(batch.errors() * batch.scale, truth.errors)
-
-
-def test_smooth_inputs_are_finished_on_all_units_and_kinked_ones_stay() -> None:
-    for activation in ("tanh", "relu"):
-        truth = known(activation, often=(1, 1, 1))
-        batch = Batch.of(truth.head, truth.form, 3, 2.0)
-        exact = truth.inputs @ batch.basis.T / 2.0
-        batch.points = exact + 1e-3
-        batch.columns = batch.whole.slopes(batch.points)
-        batch.finish()
-        if activation == "tanh":
-            assert torch.allclose(batch.points, exact, atol=1e-8)
-            assert torch.allclose(batch.columns, batch.whole.slopes(exact), atol=1e-8)
-        else:
-            assert torch.equal(batch.points, exact + 1e-3)
-
-
-def test_a_batch_of_noise_is_held_to_no_more_than_the_loosest_tolerance() -> None:
-    truth = known("tanh", often=(1, 1, 1))
-    noise = torch.randn(truth.head.weight_gradient.shape, generator=torch.Generator().manual_seed(1)).double()
-    size = float(truth.head.weight_gradient.norm() / noise.norm())
-    tolerances = []
-    for share in (0.0, 1e-3, 10.0):
-        noisy = truth.head.weight_gradient + share * size * noise
-        head = dataclasses.replace(truth.head, weight_gradient=noisy)
-        tolerances.append(Batch.of(head, truth.form, 3, 2.0).tolerance)
-    assert tolerances[0] == 1e-4
-    assert 1e-4 < tolerances[1] < 0.3
-    assert tolerances[2] == 0.3
-    span = find_span(torch.ones(5, 4).double(), 1)  # a batch of one
-    assert (len(span.basis), int(span.heard.sum())) == (1, 5)
-    with pytest.raises(FedsimError, match="zero everywhere: it spans nothing"):
-        find_span(torch.zeros(5, 4).double(), 0)
-    few = known("tanh", units=5, often=(1, 1, 1))
-    with pytest.raises(FedsimError, match="5 units of layer 'hidden' were heard of: expected at least 6"):
-        Batch.of(few.head, few.form, 3, 2.0)
-    enough = known("tanh", units=6, often=(1, 1, 1))
-    assert Batch.of(enough.head, enough.form, 3, 2.0).size == 3
-
-
-def test_moments_start_near_the_inputs() -> None:
-    truth = known("softplus", units=3000, often=(1, 1, 1))
-    batch = Batch.of(truth.head, truth.form, 3, 2.0)
-    exact = truth.inputs @ batch.basis.T / 2.0
-    starts = batch.from_moments(batch.left(), generator(4))
-    cosines = functional.normalize(starts, dim=1) @ functional.normalize(exact, dim=1).T
-    assert float(cosines.amax(0).min()) > 0.9
-    norms = starts.norm(dim=1)
-    assert bool(((norms >= 0.5 - 1e-9) & (norms <= 2 + 1e-9)).all())
-    batch.points, batch.columns = exact[:1], batch.whole.slopes(exact[:1])
-    rest = batch.from_moments(batch.left(), generator(4))  # what was found is projected out
-    left = batch.left()
-    assert torch.allclose(rest @ left.T @ left, rest)
-    batch.ratio = 0.0
-    assert batch.from_moments(left, generator(4)).shape == (0, 3)
-
-
-def test_starts_anywhere_lead_to_inputs_or_are_told_from_them() -> None:
-    truth = known("tanh", often=(1, 1, 1), units=60)
-    batch = Batch.of(truth.head, truth.form, 3, 2.0)
-    starts = 2 * torch.randn(60, 3, generator=generator(6), dtype=torch.float64)
-    points, residuals = batch.whole.refine(starts, torch.eye(3, dtype=torch.float64), 20)
-    members = residuals < 1e-8
-    assert int(members.sum()) >= 10
-    exact = truth.inputs @ batch.basis.T / 2.0
-    assert float(torch.cdist(points[members], exact).amin(1).max()) < 1e-6
-    assert float(residuals[~members].min()) > 1e-3
-
-
-def test_columns_of_one_slope_are_nobodys_unless_there_is_one_input() -> None:
-    units = torch.tensor([[1.0, 0.2], [0.9, -0.1], [1.1, 0.3]], dtype=torch.float64)
-    act = activation_layer("relu")
-    everywhere = torch.tensor([[5.0, 0.0], [-5.0, 0.0]], dtype=torch.float64)  # all units active, or none
-    given = torch.tensor([[1.0, 0.1], [1.0, 0.4], [1.0, 0.2]], dtype=torch.float64)
-    columns, residuals = Columns.of(units, given, 0.5, act).round(everywhere, 1)
-    assert residuals.tolist() == [math.inf, math.inf]
-    assert columns[0].tolist() == [1, 1, 1]
-    one = Columns.of(units[:, :1], given[:, :1], 0.5, act)
-    columns, residuals = one.round(everywhere[:1, :1], 5)
-    assert columns.tolist() == [[1, 1, 1]]
-    assert residuals.tolist() == pytest.approx([0], abs=1e-9)
-
-
-def test_vectors_of_either_sign_are_averaged() -> None:
-    columns = torch.linalg.qr(torch.randn(4, 4, generator=generator(9), dtype=torch.float64))[0]
-    stack = torch.einsum("kr,ir,jr->kij", torch.ones(3, 4, dtype=torch.float64), columns, columns)
-    assert torch.allclose(least_squares(stack, columns, 0), columns)
