@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from fedsim.config.catalog import names
 from fedsim.core.interfaces import Metric
 from fedsim.metrics.facts import KNOWN, facts, facts_of, told
+from fedsim.report.calibration import tables_of
 from fedsim.report.figures import bars_figure, heat_figure, rounds_figure
 from fedsim.report.figures.style import (
     BLIND,
@@ -29,7 +30,8 @@ from fedsim.report.figures.style import (
 from fedsim.report.index import write_index
 from fedsim.report.origin import command_of, defense_of, setting_of
 from fedsim.report.sweep import SweepRow
-from fedsim.report.threat import batch_size
+from fedsim.report.threat import _intervals, batch_size
+from fedsim.storage.findings import Finding
 from fedsim.storage.runfolder import RunFolder
 
 
@@ -202,3 +204,20 @@ def test_the_index_says_what_came_of_a_run_and_shows_leaks_in_red(tmp_path: Path
         name = "leaking" if ">leaking<" in row else "safe"
         assert f">All of {name}, in short.<" in row
         assert ('class="n leak"' in row) == (name == "leaking")
+
+
+def test_what_an_audit_does_again_is_said_in_words() -> None:
+    rule = {"top": 1, "random": None, "detection": 0.95, "every": 1}
+    assert _intervals(rule) == (
+        "1 largest intervals of 1 step, and as many others as find a false one in 95 % of cases,"
+    )
+    assert _intervals(rule | {"random": 2, "every": 3}) == "1 largest and 2 random intervals of 3 steps"
+
+
+def test_a_calibration_is_shown_by_case() -> None:
+    rows = [("a", "l1", 1.0), ("a", "l2", 2.0), ("delta", "delta", 3.0), ("b", "l1", 4.0), ("b", "l2", 5.0)]
+    found = [Finding(study="s", case=case, figure=figure, value=value) for case, figure, value in rows]
+    assert tables_of(found) == [
+        (("l1", "l2"), [("a", [1.0, 2.0]), ("b", [4.0, 5.0])]),
+        (("delta",), [("delta", [3.0])]),
+    ]
