@@ -15,7 +15,7 @@ from fedsim.attacks.privacy.stein.batch import Batch, _sane, find_span
 from fedsim.attacks.privacy.stein.decomposition import least_squares, parafac_columns
 from fedsim.attacks.privacy.stein.head import find_head
 from fedsim.attacks.privacy.stein.membership import Columns
-from fedsim.attacks.privacy.stein.quadrature import best_bias, slope_levels
+from fedsim.attacks.privacy.stein.quadrature import best_bias, coefficient, slope_levels, strength
 from fedsim.attacks.privacy.stein.stein import Stein
 from fedsim.attacks.privacy.stein.stein_exact import SteinExact, label_shares, shares_of_errors, unexplained
 from fedsim.core.errors import FedsimError
@@ -241,3 +241,21 @@ def test_even_moments_alone_leave_the_sign_open() -> None:
     )
     assert not found.signed
     assert (float(stein.NORMS[0]), float(stein.NORMS[-1])) == (pytest.approx(0.05), 4.0)
+
+
+def test_starts_need_second_and_third_moments() -> None:
+    truth = known("softplus", often=(1, 1, 1))
+    batch = Batch.of(truth.head, truth.form, 3, 2.0)
+    two, three = (coefficient(truth.form.act, order, bias=0.4, scale=batch.scale) for order in (2, 3))
+    assert batch.ratio == pytest.approx(2 * two / three)
+    even = dataclasses.replace(truth.form, act=torch.cos)
+    assert Batch.of(dataclasses.replace(truth.head, bias=0.0), even, 3, 2.0).ratio == 0.0
+    assert strength(torch.zeros_like, 2, bias=0.5) == 0.0  # a unit that never answers
+
+
+def test_the_head_is_the_last_two_of_many_layers() -> None:
+    form = find_head(small_model("fcn3"), TASK)
+    linear = [name for name, layer in small_model("fcn3").named_modules() if isinstance(layer, nn.Linear)]
+    assert len(linear) > 2
+    assert [form.hidden, form.output] == linear[-2:]
+    assert not form.takes_images
