@@ -12,7 +12,7 @@ from torch.nn import functional
 from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.stein import stein, stein_exact
 from fedsim.attacks.privacy.stein.batch import Batch, _sane, find_span
-from fedsim.attacks.privacy.stein.decomposition import least_squares, parafac_columns
+from fedsim.attacks.privacy.stein.decomposition import least_squares, misfit, parafac_columns
 from fedsim.attacks.privacy.stein.head import find_head
 from fedsim.attacks.privacy.stein.membership import Columns
 from fedsim.attacks.privacy.stein.quadrature import best_bias, coefficient, slope_levels, strength
@@ -200,7 +200,7 @@ def test_inactive_units_count_in_what_is_unexplained() -> None:
 
 def test_rows_that_completion_blew_up_are_not_trusted() -> None:
     known_entries = torch.tensor([[True, True, False, False], [True, False, False, False]])
-    rows = torch.tensor([[1.0, 1.0, 1.9, 1.9], [1.0, 1.0, 1.0, 1.0]]).double()
+    rows = torch.tensor([[1.0, 1.0, 1.9, 1.9], [1.0, 1.9, 1.9, 1.9]]).double()
     assert _sane(rows, known_entries).tolist() == [True, True]
     rows[0, 2:], rows[1, 1:] = 2.1, 2.1  # means, whatever the number of entries
     assert _sane(rows, known_entries).tolist() == [False, False]
@@ -259,3 +259,18 @@ def test_the_head_is_the_last_two_of_many_layers() -> None:
     assert len(linear) > 2
     assert [form.hidden, form.output] == linear[-2:]
     assert not form.takes_images
+
+
+def test_a_misfit_is_relative() -> None:
+    columns = torch.eye(2).double()
+    stack = torch.tensor([[[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]]).double()
+    assert misfit(stack, columns) == pytest.approx(math.sqrt(0.5))  # half of it is off the diagonal
+    assert misfit(7 * stack, columns) == pytest.approx(math.sqrt(0.5))
+    assert misfit(stack, columns * math.nan) == math.inf
+
+
+def test_inputs_that_explain_everything_leave_nothing() -> None:
+    weights, inputs = (torch.randn(number, 3, generator=generator(number)).double() for number in (40, 2))
+    gradients = torch.tanh(weights @ inputs.T + 0.3).sum(1)
+    found = stein.explained(lambda: iter([(weights, gradients)]), inputs, torch.tanh, 0.3)
+    assert found == pytest.approx(0, abs=1e-6)
