@@ -3,14 +3,20 @@
 import dataclasses
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
+import fedsim
 from fedsim.attacks.privacy.stein.head import LEVEL, Form, Head, class_levels
+from fedsim.core.interfaces import Attack
 from fedsim.core.randomness import generator
+from fedsim.core.training import load_weights, weights_of
+from fedsim.core.types import Observation
 from fedsim.models.layers import activation_layer
+from fedsim.testing import small_data, small_model
 
 CLASSES = 5
+TASK = small_data().task
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,3 +64,24 @@ def known(activation: str, *, units: int = 60, often: tuple[int, ...] = (1, 1, 2
     )
     errors = torch.stack([part[:, 0].sum() for part in slopes[3].split(list(often))])
     return Known(form=form, head=head, inputs=inputs, labels=labels, often=copies, errors=errors)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Played:
+    """A batch of images, and what the server that crafted the weights has of it."""
+
+    model: nn.Module
+    images: Tensor
+    labels: Tensor
+    seen: Observation
+
+
+def played(attack: Attack, *, model: str = "two_layer", size: int = 3, **settings: object) -> Played:
+    network = small_model(model, **settings)
+    load_weights(network, attack.craft(network, TASK, 1, weights_of(network)))
+    images = torch.rand(size, *TASK.input_shape, generator=torch.Generator().manual_seed(5))
+    labels = torch.arange(size) % TASK.num_classes
+    loss = functional.cross_entropy(network(images), labels)
+    gradient = torch.autograd.grad(loss, list(network.parameters()))
+    seen = fedsim.observation(network, gradient, num_examples=size)
+    return Played(model=network, images=images, labels=labels, seen=seen)

@@ -108,6 +108,8 @@ TABLE = [
     ("attack/rgap", MATCHING + "rgap.py", "LayerSystem.solve", "return (lowest + highest) / 2, 0.0"),
     ("attack/peeling", EXACT + "peel.py", "Peel.search", "return 0"),
     ("attack/head_peeling", EXACT + "head_peel.py", "HeadPeel.search", "return 0"),
+    ("attack/head_peeling", EXACT + "certificates.py", "false_rates", "return torch.zeros(len(residuals))"),
+    ("attack/peeling", EXACT + "deflation.py", "deflated", "return gradient"),
     ("attack/labels", EXACT + "labels.py", "count_bounds", "return None"),
     ("attack/first_layer_peeling", EXACT + "kinks.py", "kinked_errors", "raise ValueError"),
     (
@@ -261,6 +263,12 @@ TABLE = [
         METRICS + "probability_cosine.py",
         "ProbabilityCosine.score",
         "return None",
+    ),
+    (
+        "metric/certified",
+        METRICS + "certified.py",
+        "right_certificates",
+        "return None if guess.certified is None else guess.certified[guess.certified]",
     ),
     ("metric/irec", METRICS + "label_counts.py", "instance_recall", "return 1.0"),
     ("metric/leacc", METRICS + "label_counts.py", "same_presence", "return true == true"),

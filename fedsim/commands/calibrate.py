@@ -22,7 +22,7 @@ def calibrate_by(overrides: Sequence[str]) -> None:
     from fedsim.report.calibration import print_findings
     from fedsim.storage.runfolder import RunFolder
 
-    audit, training, found = central(overrides)
+    audit, training, found = central(overrides, "calibration")
     name, text = str(found.config.name), as_text(found.config)
     folder = RunFolder(found.folder)
     print_findings(calibrate(training, audit.how.distance, folder, name=name, config_text=text))

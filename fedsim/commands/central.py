@@ -14,14 +14,16 @@ if TYPE_CHECKING:
     from fedsim.integrity.training import CentralTraining
 
 
-def central(overrides: Sequence[str]) -> "tuple[ProofOfLearning, CentralTraining, Composed]":
-    """Build the verifier and the training from overrides."""
+def central(
+    overrides: Sequence[str], name: str = "proof"
+) -> "tuple[ProofOfLearning, CentralTraining, Composed]":
+    """Build the verifier and the training from overrides; name: of the folder, unless they say so."""
     import torch
 
     from fedsim.config.build_central import central_training
     from fedsim.config.compose import composed, with_defaults
 
-    found = composed(with_defaults(overrides, ["audit=proof_of_learning", "name=proof"]))
+    found = composed(with_defaults(overrides, ["audit=proof_of_learning", f"name={name}"]))
     audit, training = central_training(found.config)
     torch.set_num_threads(found.config.threads)
     return audit, training, found

@@ -1,5 +1,7 @@
 """`fedsim prove`: train with a sealed proof of learning."""
 
+from collections.abc import Sequence
+
 import click
 
 from fedsim.commands.settings import settings, tell_folder
@@ -9,6 +11,11 @@ from fedsim.commands.settings import settings, tell_folder
 @settings
 def command(overrides: tuple[str, ...]) -> None:
     """Train outside of a federation, with a sealed proof of learning: data=... model=... proof.steps=N."""
+    prove_by(overrides)
+
+
+def prove_by(overrides: Sequence[str]) -> None:
+    """Train with a proof, and say where it is."""
     from fedsim.commands.central import central
     from fedsim.config.compose import as_text
     from fedsim.integrity.prove import prove

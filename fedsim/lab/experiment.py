@@ -189,6 +189,7 @@ def summarise(experiment: Experiment, folder: RunFolder) -> dict[str, Any]:
         "attack": experiment.attack_name,
         "metrics": {name: value if math.isfinite(value) else None for name, value in metrics.items()},
         "baseline": {line.name: line.baseline for line in lines if line.baseline is not None},
+        "chance": {line.name: line.chance for line in lines if line.baseline is not None},
         "observations": folder.count_observations() or len(folder.guessed()),
         "faults": sum(row.metric == FAULT for row in rows),
         "rounds": experiment.federation.rounds,

@@ -64,10 +64,18 @@ class MetricFacts:
             return f"{_plain(100 * value, 1)} %"
         return f"{_plain(value, 1)} dB" if self.unit.startswith("dB") else _plain(value, 3)
 
-    def better(self, value: float, other: float) -> bool:
-        """Say whether a value is better than another beyond rounding."""
+    @property
+    def resolution(self) -> float:
+        """A smaller difference is none: half a point of 100, a tenth of a dB."""
+        return 0.1 if self.unit.startswith("dB") else 0.005 if self.bounded else 0.0
+
+    def better(self, value: float, other: float, chance: float = 0.0) -> bool:
+        """Say whether a value is better than another beyond resolution and chance.
+
+        Beyond a baseline of 0 anything is: who guesses blindly never gets there.
+        """
         gap = (value - other) * (1 if self.highest else -1)
-        return gap > 1e-6 * max(1.0, abs(other))
+        return gap > max(1e-6 * max(1.0, abs(other)), min(self.resolution, abs(other)), chance)
 
 
 def _plain(value: float, digits: int) -> str:

@@ -1,13 +1,11 @@
 """What a run, a sweep or a comparison comes to, in a sentence or two: pure functions of what was measured."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from fedsim.core.errors import shortened
 from fedsim.metrics.facts import MetricFacts, facts
-from fedsim.storage.scores import ScoreRow
+from fedsim.storage.scores import ScoreRow, metric_lines
 from fedsim.storage.status import Standing, Status
 
 THINGS = {  # what may be recovered, and by which metric it is said, the most telling first
@@ -51,17 +49,20 @@ class Figure:
     baseline: float | None
     better: int | None = None  # of `number`; None: that is not known
     number: int = 0
+    chance: float = 0.0  # how far from the baseline it gets by chance
 
     @property
     def leaks(self) -> bool:
         """Whether it is more than a blind guess gets; without a baseline nobody can say so."""
-        return self.baseline is not None and self.metric.better(self.value, self.baseline)
+        return self.baseline is not None and self.metric.better(self.value, self.baseline, self.chance)
 
     def __str__(self) -> str:
         said = f"{self.metric.title} {self.metric.said(self.value)}"
         if self.baseline is None:
             return f"{said} (what a blind guess gets is not known)"
-        return f"{said} (a blind guess: {self.metric.said(self.baseline)})"
+        chance = not self.leaks and self.metric.better(self.value, self.baseline)
+        within = "; the difference is within chance" if chance else ""
+        return f"{said} (a blind guess: {self.metric.said(self.baseline)}{within})"
 
     @property
     def aside(self) -> str:
@@ -94,17 +95,19 @@ def leading(names: Iterable[str], kept: Mapping[str, object] | None = None) -> d
 
 def figures_of(rows: Sequence[ScoreRow], kept: Mapping[str, object] | None = None) -> dict[str, Figure]:
     """Return the telling figure of each thing that was recovered, over all batches."""
-    scored = [row for row in rows if row.value is not None and math.isfinite(row.value)]
+    lines = {line.name: line for line in metric_lines(rows)}
     found = dict[str, Figure]()
-    for thing, name in leading((row.metric for row in scored), kept).items():
-        metric, own = facts(name, kept), [row for row in scored if row.metric == name]
-        pairs = [(row.value or 0.0, row.baseline) for row in own if row.baseline is not None]
+    for thing, name in leading(lines, kept).items():
+        metric, line = facts(name, kept), lines[name]
+        scored = [row for row in rows if row.metric == name and row.value is not None]
+        pairs = [(row.value or 0.0, row.baseline) for row in scored if row.baseline is not None]
         found[thing] = Figure(
             metric=metric,
-            value=fmean(row.value or 0.0 for row in own),
-            baseline=fmean(baseline for _, baseline in pairs) if pairs else None,
+            value=line.mean,
+            baseline=line.baseline,
             better=sum(metric.better(value, baseline) for value, baseline in pairs) if pairs else None,
             number=len(pairs),
+            chance=line.chance,
         )
     return found
 

@@ -113,12 +113,14 @@ def calibration_answer(found: Sequence[Finding], setting: str, standing: Standin
         said.append(f"This calibration did not complete: {shortened(str(standing), 300)}.")
     deltas = [finding for finding in found if finding.figure == "delta"]
     if deltas:
-        each = [f"{finding.value:.2g} ({finding.case})" for finding in deltas[:NAMED]]
+        each = [
+            f"{finding.value:.2g} ({finding.case.replace('delta for ', '')})" for finding in deltas[:NAMED]
+        ]
         limits = listed(each, "or")
         said.append(f"For {setting}, a delta of {limits} tells honest recomputation here from a lie.")
     studies = listed(dict.fromkeys(finding.study for finding in found))
     if found:
-        said.append(f"{counted(len(found), 'figure')} of {studies} ({setting}).")
+        said.append(f"{counted(len(found), 'figure')} of {studies}{'' if deltas else f' ({setting})'}.")
     else:
         said.append("Nothing was measured.")
     return Answer(sentences=tuple(said))

@@ -41,11 +41,21 @@ def write_page_of(folder: RunFolder, summary: Mapping[str, Any]) -> Path:
         answer=answer_of(folder, summary),
         origin=origin_of(folder, summary, config),
         standing="" if standing.status is Status.COMPLETE else str(standing),
-        studies=[
-            (study, list(found))
+        studies={
+            study: tables_of(list(found))
             for study, found in groupby(findings(folder.storage), key=lambda finding: finding.study)
-        ],
+        },
     )
+
+
+def tables_of(found: Sequence[Finding]) -> list[tuple[tuple[str, ...], list[tuple[str, list[float]]]]]:
+    """Return a study's figures as tables: a row a case, and one table for cases with the same figures."""
+    cases, tables = dict[str, dict[str, float]](), dict[tuple[str, ...], list[tuple[str, list[float]]]]()
+    for finding in found:
+        cases.setdefault(finding.case, {})[finding.figure] = finding.value
+    for case, values in cases.items():
+        tables.setdefault(tuple(values), []).append((case, list(values.values())))
+    return list(tables.items())
 
 
 def print_findings(found: Sequence[Finding]) -> None:

@@ -36,7 +36,12 @@ def _defended(grid: Grid, defense: str) -> Defended:
     for attack in grid.attacks:
         own = grid.cells[attack, defense]
         figures[attack] = [
-            Figure(metric=grid.legend[name], value=own[name].mean, baseline=own[name].baseline)
+            Figure(
+                metric=grid.legend[name],
+                value=own[name].mean,
+                baseline=own[name].baseline,
+                chance=own[name].chance,
+            )
             for name in leading(own).values()
         ]
     return Defended(

@@ -22,13 +22,16 @@ def comparison_figures(grid: Grid) -> dict[str, Figure]:
         table = [[_mean(grid.cells[attack, d].get(metric)) for d in defenses] for attack in claiming]
         marks = [["×" if (attack, d) in grid.gave_up else "–" for d in defenses] for attack in claiming]
         facts, blind = grid.legend[metric], baseline_of(metric, grid)
-        figures[f"heat_{metric}"] = heat_figure(facts, claiming, defenses, table, marks, blind)
+        leaks = [[_leaks(metric, grid, attack, d) for d in defenses] for attack in claiming]
+        figures[f"heat_{metric}"] = heat_figure(facts, claiming, defenses, table, marks, blind, leaks)
     for metric in (name for name in grid.metrics if not name.endswith("cosine")):
         points = _worst(metric, grid)
         if len(points) > 1:
             facts = grid.legend[metric]
             front = pareto(points, lower_leaks_more=not facts.highest)
-            figures[f"scatter_{metric}"] = scatter_figure(facts, points, front, baseline_of(metric, grid))
+            leaking = [d for d in defenses if any(_leaks(metric, grid, a, d) for a in grid.attacks)]
+            blind = baseline_of(metric, grid)
+            figures[f"scatter_{metric}"] = scatter_figure(facts, points, front, blind, leaking)
     curves = {defense: _curve(own) for defense, own in grid.trainings.items()}
     if any(curves.values()):
         figures["accuracy"] = curves_figure("test accuracy", {name: c for name, c in curves.items() if c})
@@ -52,6 +55,12 @@ def baseline_of(metric: str, grid: Grid) -> float | None:
     found = [own[metric].baseline for own in grid.cells.values() if metric in own]
     known = [value for value in found if value is not None]
     return (max if grid.legend[metric].highest else min)(known, default=None)
+
+
+def _leaks(metric: str, grid: Grid, attack: str, defense: str) -> bool:
+    """Say whether an attack got more than a blind guess; without a baseline, whatever it got."""
+    entry = grid.cells[attack, defense].get(metric)
+    return entry is not None and (entry.baseline is None or entry.leaks(grid.legend[metric]))
 
 
 def _mean(entry: Entry | None) -> float | None:

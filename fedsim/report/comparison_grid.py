@@ -8,6 +8,7 @@ from statistics import fmean, stdev
 from scipy.stats import t as student
 
 from fedsim.core.errors import printable, shortened
+from fedsim.metrics.chance import chance_of_all
 from fedsim.metrics.facts import MetricFacts, legend
 from fedsim.storage.comparison import Cell
 from fedsim.storage.files import csv_text
@@ -37,6 +38,9 @@ class Entry:
 
     values: tuple[float, ...]
     baseline: float | None = None  # the mean over the same runs; None: it is no score
+    chance: float = (
+        0.0  # how far from it the mean gets by chance: over batches, or over seeds if that is more
+    )
 
     @property
     def mean(self) -> float:
@@ -56,6 +60,10 @@ class Entry:
             return f"{as_figure(self.mean)} ± {as_figure(width)}"
         lowest, highest = as_figure(min(self.values)), as_figure(max(self.values))
         return as_figure(self.mean) + (f" ({lowest} to {highest})" if lowest != highest else "")
+
+    def leaks(self, metric: MetricFacts) -> bool:
+        """Say whether it is more than a blind guess gets."""
+        return self.baseline is not None and metric.better(self.mean, self.baseline, self.chance)
 
     @property
     def blind(self) -> str:
@@ -131,20 +139,25 @@ def _trainings(folder: RunFolder, cells: Sequence[Cell]) -> dict[str, list[RunFo
 
 def _entries(runs: list[RunFolder]) -> dict[str, Entry]:
     """Return every metric that complete runs have, over all of them."""
-    values, blind = dict[str, list[float]](), dict[str, list[float]]()
+    values = dict[str, list[tuple[float, float | None, float]]]()  # beside its baseline and chance
     for run in runs:
         if run.status is Status.COMPLETE:
             summary = run.summary()
+            blind, chances = summary.get("baseline", {}), summary.get("chance", {})
             for name, value in (summary["metrics"] | {"seconds": summary["seconds"]}).items():
                 if value is not None:
-                    values.setdefault(name, []).append(value)
-            for name, value in summary.get("baseline", {}).items():
-                if value is not None:
-                    blind.setdefault(name, []).append(value)
-    return {
-        name: Entry(values=tuple(found), baseline=fmean(blind[name]) if name in blind else None)
-        for name, found in values.items()
-    }
+                    found = (value, blind.get(name), chances.get(name, 0.0))
+                    values.setdefault(name, []).append(found)
+    return {name: _entry(found) for name, found in values.items()}
+
+
+def _entry(found: Sequence[tuple[float, float | None, float]]) -> Entry:
+    known = [(value, blind) for value, blind, _ in found if blind is not None]
+    return Entry(
+        values=tuple(value for value, _, _ in found),
+        baseline=fmean(blind for _, blind in known) if known else None,
+        chance=chance_of_all([value - blind for value, blind in known], [own for _, _, own in found]),
+    )
 
 
 def _in_words(standing: Standing) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from fedsim.report.figures.style import INK, LINES, MANY, NARROW, SMALL, SOFT, TRUE, clean, titled, wrapped
@@ -51,6 +52,7 @@ def errors_figure(moves: Sequence[MoveRow]) -> Figure:
             axes.plot([], [], "osD^v"[place % 5], color=SOFT, mfc="none", label=f"{size} replaced")
     axes.set_yscale("log")
     axes.set_xlabel("step of the trace")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel("l2 error of the update")
     titled(figure, "filled: accepted")
     figure.legend(loc="outside lower left", fontsize=SMALL, frameon=False, markerscale=0.8)

@@ -72,10 +72,10 @@ def _line(number: int, one: Overview, root: Path) -> Line:
 
 
 def _columns(found: Sequence[Overview]) -> list[MetricFacts]:
-    """Return the figures that most runs have, in the order in which runs name them."""
+    """Return the figures that most runs have: scores first, each in the order in which runs name them."""
     counted = Counter(name for one in found for name in one.metrics)
     most = {name for name, _ in counted.most_common(COLUMNS)}
-    return [facts(name) for name in counted if name in most]
+    return sorted((facts(name) for name in counted if name in most), key=lambda own: not own.leaks)
 
 
 def _compared(found: Sequence[Overview]) -> dict[str, Any]:

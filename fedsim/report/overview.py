@@ -44,6 +44,7 @@ class Overview:
     settings: Mapping[str, str] = field(default_factory=dict)  # all of them, by dotted names
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     baselines: Mapping[str, float | None] = field(default_factory=dict)
+    chances: Mapping[str, float | None] = field(default_factory=dict)  # how far from them by chance
 
     @property
     def is_run(self) -> bool:
@@ -160,6 +161,7 @@ def _read(bare: Overview) -> Overview:
         settings=shown,
         metrics=_figures(summary.get("metrics")),
         baselines=_figures(summary.get("baseline")),
+        chances=_figures(summary.get("chance")),
     )
 
 

@@ -44,6 +44,7 @@ def write_page_of(folder: RunFolder, summary: Mapping[str, Any]) -> Path:
     standing, config = standing_of(summary), yaml.safe_load(folder.config_text())
     choices = config.get("choices", {})
     chosen = [(key, choices[key]) for key in ("model", "data") if key in choices]
+    origin = origin_of(folder, summary, config)
     return write_page(
         folder.path / "report.html",
         "proof.html",
@@ -53,6 +54,7 @@ def write_page_of(folder: RunFolder, summary: Mapping[str, Any]) -> Path:
         standing="" if standing.status is Status.COMPLETE else str(standing),
         facts=chosen + [(words, summary[key]) for key, words in FACTS.items() if key in summary],
         bytes=summary.get("bytes", 0),
-        origin=origin_of(folder, summary, config),
+        origin=origin,
+        check=origin.command.replace("fedsim prove", "fedsim verify training.proof", 1) or "fedsim verify",
         own_keys=summary.get("own_keys", False),
     )

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import yaml
@@ -134,7 +133,7 @@ def _config(folder: RunFolder, summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _leaks(line: MetricLine, metric: MetricFacts) -> bool:
-    return metric.leaks and line.baseline is not None and metric.better(line.mean, line.baseline)
+    return metric.leaks and line.baseline is not None and metric.better(line.mean, line.baseline, line.chance)
 
 
 def _curves(folder: RunFolder, scored: list[ScoreRow], kept: Mapping[str, Any] | None) -> dict[str, Figure]:
@@ -145,17 +144,17 @@ def _curves(folder: RunFolder, scored: list[ScoreRow], kept: Mapping[str, Any] |
         figures["accuracy"] = rounds_figure("test accuracy", accuracy, bounded=True)
         figures["loss"] = rounds_figure("test loss", {result.round: result.loss for result in history})
     for name in dict.fromkeys(row.metric for row in scored):
-        metric, values, blind = facts(name, kept), dict[int, list[float]](), dict[int, list[float]]()
+        metric, by_round = facts(name, kept), dict[int, list[ScoreRow]]()
         for row in scored:
-            if row.metric == name and row.value is not None:
-                values.setdefault(row.round, []).append(row.value)
-                if row.baseline is not None:
-                    blind.setdefault(row.round, []).append(row.baseline)
-        if metric.leaks and len(values) > 1:
-            means, baselines = (
-                {r: fmean(found) for r, found in sorted(own.items())} for own in (values, blind)
-            )
+            if row.metric == name:
+                by_round.setdefault(row.round, []).append(row)
+        if metric.leaks and len(by_round) > 1:
+            lines = {r: line for r, own in sorted(by_round.items()) for line in metric_lines(own)}
             figures[f"scores_{name}"] = rounds_figure(
-                metric.with_unit, means, bounded=metric.bounded, metric=metric, blind=baselines
+                metric.with_unit,
+                {r: line.mean for r, line in lines.items()},
+                bounded=metric.bounded,
+                blind={r: line.baseline for r, line in lines.items() if line.baseline is not None},
+                leaks=[r for r, line in lines.items() if _leaks(line, metric)],
             )
     return figures

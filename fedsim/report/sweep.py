@@ -5,12 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import yaml
 from matplotlib.figure import Figure as Drawing
 
 from fedsim.core.errors import printable, shortened
+from fedsim.metrics.chance import chance_of_all
 from fedsim.metrics.facts import MetricFacts, legend
 from fedsim.report.answers import Answer, Figure, SweptRun, leading, sweep_answer
 from fedsim.report.figures import bars_figure, curve_figure
@@ -38,8 +40,16 @@ class SweepRow:
     settings: tuple[str, ...]  # that differ
     metrics: tuple[float | None, ...]
     baselines: tuple[float | None, ...]
+    chances: tuple[float, ...]
     status: str
     link: str  # empty: it never got as far as a report
+
+    def leaks(self, place: int, metric: MetricFacts) -> bool:
+        """Say whether the metric at this place is more than a blind guess gets."""
+        value, blind = self.metrics[place], self.baselines[place]
+        if value is None or blind is None or not metric.leaks:
+            return False
+        return metric.better(value, blind, self.chances[place])
 
     @property
     def is_complete(self) -> bool:
@@ -85,6 +95,7 @@ def sweep_table(folder: RunFolder) -> SweepTable:
             settings=tuple(printable(str(setting.get(key, ""))) for key in keys),
             metrics=tuple(summary.get("metrics", {}).get(name) for name in metrics),
             baselines=tuple(summary.get("baseline", {}).get(name) for name in metrics),
+            chances=tuple(summary.get("chance", {}).get(name, 0.0) for name in metrics),
             status=shortened(printable(str(standing_of(summary))), 2000),
             link=link(run.path.name, "report.html") if (run.path / "report.html").exists() else "",
         )
@@ -110,8 +121,8 @@ def _answer(table: SweepTable) -> Answer:
     for row in table.rows:
         figure, value = None, None if name is None else row.metrics[metrics.index(name)]
         if name is not None and value is not None:
-            baseline = row.baselines[metrics.index(name)]
-            figure = Figure(metric=table.legend[name], value=value, baseline=baseline)
+            baseline, chance = row.baselines[metrics.index(name)], row.chances[metrics.index(name)]
+            figure = Figure(metric=table.legend[name], value=value, baseline=baseline, chance=chance)
         pairs = [pair for pair in zip(table.keys, row.settings, strict=True) if pair[1]]
         named = [f"{key}={said}" for key, said in pairs if key != "seed" or len(pairs) == 1]
         runs.append(SweptRun(label=shortened(", ".join(named) or row.name, 120), figure=figure))
@@ -172,17 +183,39 @@ def _figures(table: SweepTable) -> dict[str, Drawing]:
     """Draw each metric against a setting, or as bars."""
     if curves := _curves(table.keys, table.metrics, table.rows):
         setting, by_metric, blind = curves
+        leaking = _leaking(table, setting)
         return {
-            f"curve_{name}": curve_figure(setting, table.legend[name], groups, blind.get(name, ()))
+            f"curve_{name}": curve_figure(setting, own, groups, blind.get(name, ()), leaking[name])
             for name, groups in by_metric.items()
+            if (own := table.legend[name])
         }
     figures, labels = dict[str, Drawing](), [row.label for row in table.rows]
     for place, name in enumerate(table.metrics):
         values = [row.metrics[place] for row in table.rows]
         blind_values = [row.baselines[place] for row in table.rows]
         complete = [row.is_complete for row in table.rows]
-        figures[f"bars_{name}"] = bars_figure(table.legend[name], labels, values, complete, blind_values)
+        metric, leaks = table.legend[name], [row.leaks(place, table.legend[name]) for row in table.rows]
+        figures[f"bars_{name}"] = bars_figure(metric, labels, values, complete, blind_values, leaks)
     return figures
+
+
+def _leaking(table: SweepTable, setting: str) -> dict[str, list[float]]:
+    """Return of each metric at which values of a setting the mean over runs is a leak."""
+    found, key = dict[str, list[float]](), table.keys.index(setting)
+    for place, name in enumerate(table.metrics):
+        runs = dict[float, list[tuple[float, float, float]]]()
+        for row in table.rows:
+            value, blind = row.metrics[place], row.baselines[place]
+            if value is not None and blind is not None and _is_number(row.settings[key]):
+                runs.setdefault(float(row.settings[key]), []).append((value, blind, row.chances[place]))
+        found[name] = [at for at, own in runs.items() if _stand_out(table.legend[name], own)]
+    return found
+
+
+def _stand_out(metric: MetricFacts, runs: list[tuple[float, float, float]]) -> bool:
+    values, blind, chances = zip(*runs, strict=True)
+    by_chance = chance_of_all([value - own for value, own, _ in runs], chances)
+    return metric.better(fmean(values), fmean(blind), by_chance)
 
 
 def _curves(

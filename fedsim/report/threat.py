@@ -1,6 +1,6 @@
 """Who attacks whom, with what knowledge, behind which defense: a run's setting in some sentences."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from fedsim.core.types import ALL
@@ -54,8 +54,8 @@ def threat_model(config: dict[str, Any], sizes: Collection[int] = ()) -> str:
             rule = config["audit"]
             start += (
                 "Every update comes with a sealed proof of learning; the server does the "
-                f"{rule['top']} largest and {rule['random']} random intervals of {rule['every']} steps "
-                f"again, and gives a rejected update the weight {rule['rejected_weight']:g}."
+                f"{_intervals(rule)} again, and gives a rejected update the weight "
+                f"{rule['rejected_weight']:g}."
             )
         else:
             start += "Nobody looks."
@@ -67,6 +67,15 @@ def threat_model(config: dict[str, Any], sizes: Collection[int] = ()) -> str:
         f"each client answers with {reply}{norm}, behind {defenses}, and discloses {told}; "
         f"the server then attacks what it saw with {choices['attack']}."
     )
+
+
+def _intervals(rule: Mapping[str, Any]) -> str:
+    """Say which intervals of a claimed training are done again."""
+    length = f"intervals of {rule['every']} step{'' if rule['every'] == 1 else 's'}"
+    if rule["random"] is not None:
+        return f"{rule['top']} largest and {rule['random']} random {length}"
+    found = f"{100 * rule['detection']:g} %"
+    return f"{rule['top']} largest {length}, and as many others as find a false one in {found} of cases,"
 
 
 def batch_size(asked: int, sizes: Collection[int]) -> str:

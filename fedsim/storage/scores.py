@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TypeGuard
 
+from fedsim.metrics.chance import chance
+
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreRow:
@@ -30,6 +32,7 @@ class MetricLine:
     highest: float
     baseline: float | None
     number: int
+    chance: float = 0.0  # how far from its baseline the mean gets by chance
 
 
 def metric_lines(rows: Sequence[ScoreRow]) -> list[MetricLine]:
@@ -38,6 +41,8 @@ def metric_lines(rows: Sequence[ScoreRow]) -> list[MetricLine]:
     for name in dict.fromkeys(row.metric for row in rows if _is_figure(row.value)):
         values = [row.value for row in rows if row.metric == name and _is_figure(row.value)]
         baseline = [row.baseline for row in rows if row.metric == name and _is_figure(row.baseline)]
+        pairs = [(row.value, row.baseline) for row in rows if row.metric == name]
+        gaps = [value - blind for value, blind in pairs if _is_figure(value) and _is_figure(blind)]
         lines.append(
             MetricLine(
                 name=name,
@@ -46,6 +51,7 @@ def metric_lines(rows: Sequence[ScoreRow]) -> list[MetricLine]:
                 highest=max(values),
                 baseline=fmean(baseline) if baseline else None,
                 number=len(values),
+                chance=chance(gaps),
             )
         )
     return lines
@@ -56,7 +62,8 @@ def _is_figure(value: float | None) -> TypeGuard[float]:
 
 
 def as_figure(value: float | None) -> str:
-    """Return a number as tables show it: three decimals, or none where it is large."""
+    """Return a number as tables show it: three decimals, or none where it is large or a count."""
     if value is None:
         return "–"
-    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.3f}"
+    counts = abs(value) >= 1000 and value == round(value)
+    return f"{value:,.0f}" if abs(value) >= 10_000 or counts else f"{value:.3f}"

@@ -1,6 +1,7 @@
 """Contracts on the source itself: who imports whom, what ships, what every module explains."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -96,3 +97,12 @@ LONGEST = 300  # lines: a file is one idea
 def test_no_file_is_too_long() -> None:
     long = [path for path in SOURCES if len(path.read_text().splitlines()) > LONGEST]
     assert not [str(path.relative_to(ROOT)) for path in long]
+
+
+def test_every_method_names_its_essential_step(monkeypatch) -> None:
+    """benchmarks/mutants.py --essential removes them one by one."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    steps = importlib.import_module("mutation.essential_steps")
+    assert steps.missing(ROOT) == []
+    for step in steps.STEPS:
+        steps.without(ROOT, step)  # it is there, and can be left out

@@ -7,24 +7,28 @@ import pytest
 from browser import DESK, PHONE, assert_looks_well, looked_at, needs_browser, words_out_of_place
 from small_settings import DATA, SMALL
 
+from fedsim.commands.calibrate import calibrate_by
 from fedsim.commands.compare import compare_by
 from fedsim.commands.forge import forge_by
+from fedsim.commands.prove import prove_by
 from fedsim.commands.run import play
 from fedsim.config.compose import quoted
 from fedsim.metrics.facts import facts
 from fedsim.report.figures import bars_figure, curve_figure, heat_figure, scatter_figure
 from fedsim.report.figures.drawing import as_svg
+from fedsim.report.index import write_index
 from fedsim.report.write import write_report
 from fedsim.storage.runfolder import RunFolder
 
 pytestmark = needs_browser
 KINDS = ("run", "images", "sweep", "comparison", "game", "audit")
+TABLES = ("proof", "calibration")  # pages without figures
 PLAYED = tuple(text for text in SMALL if not text.startswith(("name=", "metric=")))
 
 
 def make_all(folder: Path) -> None:
     """A folder of each kind, as small as it goes; images wide enough to scroll on a phone."""
-    into = {kind: quoted(str(folder / kind)) for kind in KINDS}
+    into = {kind: quoted(str(folder / kind)) for kind in (*KINDS, *TABLES)}
     play([*PLAYED, f"hydra.run.dir={into['run']}"])
     play([*PLAYED, "attack=ig", "attack.optimiser.iterations=3", f"hydra.run.dir={into['images']}"])
     swept = ("defense=[noise]", "defense.noise.sigma=0.001,0.1,10", f"hydra.sweep.dir={into['sweep']}")
@@ -35,6 +39,10 @@ def make_all(folder: Path) -> None:
     audited = ("federation=fedavg", "federation.local_steps=4", "audit=proof_of_learning", "attack=none")
     cheats = ("client=[free_rider]", "client.free_rider.share=0.34", f"hydra.run.dir={into['audit']}")
     play([*PLAYED, *audited, *cheats])
+    trained = (*DATA, "model=softmax", "proof.steps=4", "proof.batch_size=8")
+    prove_by([*trained, f"hydra.run.dir={into['proof']}"])
+    calibrate_by([*trained, "proof.intervals=[2]", f"hydra.run.dir={into['calibration']}"])
+    write_index(folder)
 
 
 @pytest.mark.slow
@@ -49,6 +57,16 @@ def test_a_page_fits_and_can_be_read(
     assert len(found["pictures"]) >= 2
     if kind in ("images", "comparison", "game") and width == PHONE:
         assert found["boxes"] > 0  # what is wide scrolls in its own box
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "dark"), [(PHONE, True), (DESK, False)])
+@pytest.mark.parametrize("page", ["proof/report.html", "calibration/report.html", "index.html"])
+def test_a_page_of_tables_fits_and_can_be_read(
+    made_once: Callable[..., Path], page: str, width: int, dark: bool
+) -> None:
+    found = looked_at(made_once("pages_of_every_kind", make_all) / page, width=width, dark=dark)
+    assert_looks_well(found, width=width, dark=dark)
 
 
 @pytest.mark.slow

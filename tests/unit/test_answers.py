@@ -6,6 +6,7 @@ import pytest
 from made_move import a_move
 
 from fedsim.core.types import Verdict
+from fedsim.metrics.chance import chance, chance_of_all
 from fedsim.metrics.facts import facts
 from fedsim.report.answers import (
     Attacked,
@@ -51,6 +52,35 @@ def attacked(rows: list[ScoreRow], **more: object) -> Attacked:
         clients=len(rows),
     )
     return replace(made, **more)
+
+
+def test_a_difference_within_chance_or_resolution_is_no_leak() -> None:
+    mixed = figures_of(scores("irec", (0.90, 0.80), (0.80, 0.85), (0.79, 0.80)))["labels"]
+    assert mixed.value > mixed.baseline
+    assert mixed.chance == pytest.approx(1.96 * ((2 * (0.05**2 + 0.01**2) / 3) ** 0.5) / 3**0.5)
+    assert not mixed.leaks
+    assert str(mixed) == "labels restored 83 % (a blind guess: 81.7 %; the difference is within chance)"
+    close = figures_of(scores("irec", (0.826, 0.825), (0.829, 0.825)))["labels"]
+    assert (close.chance, close.leaks) == (0, False)  # half a point of 100
+    assert figures_of(scores("irec", (0.831, 0.825), (0.831, 0.825)))["labels"].leaks
+    assert not figures_of(scores("psnr", (12.05, 12.0)))["images"].leaks
+    assert figures_of(scores("psnr", (12.15, 12.0)))["images"].leaks
+    assert figures_of(scores("certified", (0.001, 0.0)))["examples for certain"].leaks
+
+
+def test_one_batch_recovered_among_many_is_no_chance() -> None:
+    found = figures_of(scores("psnr", (150.0, 12.0), *[(10.0, 12.0)] * 11))["images"]
+    assert 0 < found.chance < found.value - 12
+    assert found.leaks
+    lower = figures_of(scores("lpips", (0.0, 0.5), (0.55, 0.5), (0.45, 0.5)))["images"]  # lower leaks more
+    assert lower.chance > 0
+    assert lower.leaks == (0.5 - lower.value > lower.chance)
+
+
+def test_seeds_that_disagree_are_chance_too() -> None:
+    assert chance_of_all([0.05, -0.02, -0.02], [0.0] * 3) == pytest.approx(chance([0.05, -0.02, -0.02]))
+    assert chance_of_all([0.05, 0.02], [0.3, 0.4]) == pytest.approx(0.25)  # of a mean over two runs
+    assert (chance([]), chance([0.1, 0.2])) == (0.0, 0.0)
 
 
 def test_a_leak_is_said_with_whose_how_surely_and_beside_a_blind_guess() -> None:
@@ -244,5 +274,7 @@ def test_proofs_and_calibrations() -> None:
     broken = proof_answer(setting="", steps=0, size=0, standing=Standing(Status.FAILED, "x"))
     assert broken.text == "This proof did not complete: failed: x."
     found = [Finding(study="reproduction", case="k=1", figure="delta", value=1e-6)]
+    wordy = [replace(found[0], case="k=1, delta for l2")]
+    assert "a delta of 1e-06 (k=1, l2) tells" in calibration_answer(wordy, "", COMPLETE).text
     assert "a delta of 1e-06 (k=1) tells" in calibration_answer(found, "mlp on mnist", COMPLETE).text
     assert calibration_answer([], "", COMPLETE).text == "Nothing was measured."

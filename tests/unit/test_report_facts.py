@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from fedsim.config.catalog import names
 from fedsim.core.interfaces import Metric
 from fedsim.metrics.facts import KNOWN, facts, facts_of, told
+from fedsim.report.calibration import tables_of
 from fedsim.report.figures import bars_figure, heat_figure, rounds_figure
 from fedsim.report.figures.style import (
     BLIND,
@@ -28,7 +29,9 @@ from fedsim.report.figures.style import (
 )
 from fedsim.report.index import write_index
 from fedsim.report.origin import command_of, defense_of, setting_of
-from fedsim.report.threat import batch_size
+from fedsim.report.sweep import SweepRow
+from fedsim.report.threat import _intervals, batch_size
+from fedsim.storage.findings import Finding
 from fedsim.storage.runfolder import RunFolder
 
 
@@ -103,14 +106,24 @@ def red() -> tuple[float, ...]:
 
 
 def test_red_is_what_beats_a_blind_guess() -> None:
-    bars = bars_figure(facts("irec"), ["a", "b", "c"], [0.9, 0.5, 0.1], [True] * 3, [0.5] * 3)
-    assert reds(bars) == 1
-    assert reds(bars_figure(facts("lpips"), ["a", "b"], [0.1, 0.9], [True] * 2, [0.5] * 2)) == 1
+    def row(value: float | None, blind: float | None, chance: float = 0.0) -> SweepRow:
+        found = {"metrics": (value,), "baselines": (blind,), "chances": (chance,)}
+        return SweepRow(name="", settings=(), status="complete", link="", **found)
+
+    for metric, better, worse in (("irec", 0.9, 0.1), ("lpips", 0.1, 0.9)):
+        own = facts(metric)
+        rows = [row(better, 0.5), row(0.5, 0.5), row(worse, 0.5), row(better, 0.5, 0.41), row(better, None)]
+        leaks = [one.leaks(0, own) for one in rows]
+        assert leaks == [True, False, False, False, False]
+        assert reds(bars_figure(own, ["a"] * 5, [0.5] * 5, [True] * 5, [0.5] * 5, leaks)) == 1
+    assert not row(0.9, 0.5).leaks(0, facts("accuracy"))
     assert reds(bars_figure(facts("accuracy"), ["a"], [0.9], [True])) == 0
     heat = heat_figure(facts("psnr"), ["a"], ["x", "y"], [[8.0, 9.0]], [["", ""]], 11.0)
     assert [patch.get_alpha() for patch in heat.axes[0].patches] == [0, 0]  # nothing leaks: no colour
     heat = heat_figure(facts("psnr"), ["a"], ["x", "y"], [[8.0, 19.0]], [["", ""]], 11.0)
     assert [patch.get_alpha() for patch in heat.axes[0].patches] == [0, 0.8]
+    heat = heat_figure(facts("psnr"), ["a"], ["x", "y"], [[8.0, 19.0]], [["", ""]], 11.0, [[False, False]])
+    assert [patch.get_alpha() for patch in heat.axes[0].patches] == [0, 0]  # within chance
 
 
 def test_rounding_is_drawn_flat_and_differences_are_not() -> None:
@@ -191,3 +204,20 @@ def test_the_index_says_what_came_of_a_run_and_shows_leaks_in_red(tmp_path: Path
         name = "leaking" if ">leaking<" in row else "safe"
         assert f">All of {name}, in short.<" in row
         assert ('class="n leak"' in row) == (name == "leaking")
+
+
+def test_what_an_audit_does_again_is_said_in_words() -> None:
+    rule = {"top": 1, "random": None, "detection": 0.95, "every": 1}
+    assert _intervals(rule) == (
+        "1 largest intervals of 1 step, and as many others as find a false one in 95 % of cases,"
+    )
+    assert _intervals(rule | {"random": 2, "every": 3}) == "1 largest and 2 random intervals of 3 steps"
+
+
+def test_a_calibration_is_shown_by_case() -> None:
+    rows = [("a", "l1", 1.0), ("a", "l2", 2.0), ("delta", "delta", 3.0), ("b", "l1", 4.0), ("b", "l2", 5.0)]
+    found = [Finding(study="s", case=case, figure=figure, value=value) for case, figure, value in rows]
+    assert tables_of(found) == [
+        (("l1", "l2"), [("a", [1.0, 2.0]), ("b", [4.0, 5.0])]),
+        (("delta",), [("delta", [3.0])]),
+    ]

@@ -38,10 +38,11 @@ def heat_figure(
     table: Sequence[Sequence[float | None]],
     marks: Sequence[Sequence[str]],
     blind: float | None = None,
+    leaks: Sequence[Sequence[bool]] | None = None,
 ) -> Figure:
     """Draw a metric of every attack (rows) against every defense (columns); marks: where None.
 
-    blind: the baseline. Red begins there: what a guess without a gradient gets is no leak.
+    blind: the baseline. Red begins there: what a guess without a gradient gets is no leak; leaks: what is.
     """
     beside, below = [wrapped(name, 20, 2) for name in rows], [literal(name, 28) for name in columns]
     figure = Figure(figsize=(2.0 + 0.55 * len(columns), 1.7 + 0.42 * len(rows)), layout="constrained")
@@ -53,7 +54,8 @@ def heat_figure(
     beyond = best - start if metric.highest == (best > start) else 0.0  # 0: nothing leaks at all
     for place, row in enumerate(table):
         for number, value in enumerate(row):
-            share = 0.0 if value is None or beyond == 0 else (value - start) / beyond
+            stands_out = value is not None and beyond != 0 and (leaks is None or leaks[place][number])
+            share = (value - start) / beyond if stands_out and value is not None else 0.0
             strength = FULL * min(1.0, max(0.0, share))
             axes.add_patch(cell(number, place, LEAK, strength))
             words = marks[place][number] if value is None else _short(value)
@@ -79,12 +81,17 @@ def scatter_figure(
     points: Mapping[str, tuple[float, float]],
     front: Collection[str],
     blind: float | None = None,
+    leaking: Collection[str] | None = None,
 ) -> Figure:
-    """Draw test accuracy against the best that any attack got; defenses that no other beats are filled."""
+    """Draw test accuracy against the best that any attack got; defenses that no other beats are filled.
+
+    leaking: behind which something leaks; None: where the best is above the baseline.
+    """
     figure = Figure(figsize=(NARROW, 2.6 + 0.18 * len(points)), layout="constrained")
     axes = figure.subplots()
     for number, (name, (accuracy, leak)) in enumerate(points.items(), start=1):
-        colour = LEAK if blind is None or metric.better(leak, blind) else SOFT
+        above = blind is None or metric.better(leak, blind)
+        colour = LEAK if (above if leaking is None else name in leaking) else SOFT
         filled, label = colour if name in front else "none", f"{number}  {literal(name, 40)}"
         axes.plot(accuracy, leak, "o", ms=7, color=colour, mfc=filled, label=label)
     figure.legend(loc="outside lower left", frameon=False, fontsize=SMALL, handlelength=0.8)

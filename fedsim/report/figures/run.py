@@ -1,13 +1,12 @@
 """Figures of one run: curves over rounds, labels, pictures, the attack's objective, counts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from fedsim.metrics.facts import MetricFacts
 from fedsim.report.figures.style import (
     BLIND,
     CELL,
@@ -33,17 +32,20 @@ def rounds_figure(
     values: Mapping[int, float],
     *,
     bounded: bool = False,
-    metric: MetricFacts | None = None,
     blind: Mapping[int, float] | None = None,
+    leaks: Collection[int] | None = None,
 ) -> Figure:
-    """Draw a figure over rounds; bounded: between 0 and 1; metric: it is an attack's; blind: its baseline."""
+    """Draw a figure over rounds; bounded: between 0 and 1; blind: its baseline.
+
+    leaks: it is an attack's, and leaks in these rounds.
+    """
     figure = Figure(figsize=(NARROW, 2.5 + 0.17 * 2 * bool(blind)), layout="constrained")
     axes = figure.subplots()
     rounds, heights, known = list(values), list(values.values()), blind or {}
-    if metric is None:
+    if leaks is None:
         axes.plot(rounds, heights, color=PLAIN, marker="o" if len(rounds) < 40 else "", ms=4)
     else:
-        marked(axes, rounds, heights, [r in known and metric.better(values[r], known[r]) for r in rounds])
+        marked(axes, rounds, heights, [r in leaks for r in rounds])
     if known:
         axes.plot(list(known), list(known.values()), ls="--", lw=1.2, color=BLIND, label="blind guess")
         figure.legend(loc="outside lower left", frameon=False, fontsize=SMALL)

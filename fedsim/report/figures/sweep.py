@@ -1,7 +1,8 @@
 """Figures over the runs of a sweep: curves against a setting, bars."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import compress
 from statistics import fmean
 
 import numpy as np
@@ -46,9 +47,16 @@ def _fit(axes: Axes, groups: Mapping[str, Points]) -> None:
 
 
 def curve_figure(
-    setting: str, metric: MetricFacts, groups: Mapping[str, Points], blind: Points = ()
+    setting: str,
+    metric: MetricFacts,
+    groups: Mapping[str, Points],
+    blind: Points = (),
+    leaks: Collection[float] = (),
 ) -> Figure:
-    """Draw a metric against a swept setting, a line for every group of runs; dashed: the baseline."""
+    """Draw a metric against a swept setting, a line for every group of runs; dashed: the baseline.
+
+    leaks: where the only group's mean is a leak.
+    """
     lines = sum(wrapped(label, 44, 3).count("\n") + 1 for label in groups if label) + bool(blind)
     figure = Figure(figsize=(NARROW, 2.5 + 0.17 * lines), layout="constrained")
     axes = figure.subplots()
@@ -57,10 +65,7 @@ def curve_figure(
         known, colour = _by_place(points), LINES[place % len(LINES)] if len(groups) > 1 else PLAIN
         places, means = list(known), [fmean(heights) for heights in known.values()]
         if len(groups) == 1 and metric.leaks:
-            leaks = [
-                x in guessed and metric.better(y, guessed[x]) for x, y in zip(places, means, strict=True)
-            ]
-            marked(axes, places, means, leaks)
+            marked(axes, places, means, [x in leaks for x in places])
             colour = SOFT
         else:
             axes.plot(places, means, marker="o", ms=4, color=colour, label=wrapped(label, 44, 3) or None)
@@ -105,12 +110,14 @@ def bars_figure(
     values: Sequence[float | None],
     complete: Sequence[bool],
     blind: Sequence[float | None] = (),
+    leaks: Sequence[bool] = (),
 ) -> Figure:
-    """Draw one bar a run, and a stroke across it where its baseline is."""
+    """Draw one bar a run, red where it leaks, and a stroke across it where its baseline is."""
     shown = [wrapped(label, 22, 2) for label in labels]
     figure = Figure(figsize=(NARROW, 0.9 + 0.34 * len(labels)), layout="constrained")
     axes = figure.subplots()
-    colours = [_bar_colour(metric, *pair) for pair in zip(values, blind or [None] * len(values), strict=True)]
+    red, plain = set(compress(range(len(values)), leaks)), TRUE if metric.leaks else PLAIN
+    colours = [LEAK if place in red else plain for place in range(len(values))]
     axes.barh(range(len(labels)), [value or 0 for value in values], color=colours, height=0.6)
     for place, baseline in enumerate(blind):
         if baseline is not None:
@@ -128,10 +135,3 @@ def bars_figure(
     axes.invert_yaxis()
     clean(axes)
     return figure
-
-
-def _bar_colour(metric: MetricFacts, value: float | None, baseline: float | None) -> str:
-    """Return red for what is more than a blind guess."""
-    if not metric.leaks:
-        return PLAIN
-    return LEAK if value is not None and baseline is not None and metric.better(value, baseline) else TRUE
