@@ -137,6 +137,20 @@ def disturb(seen: Observation, bar: Bar, seed: int) -> None:
         seen.received.update(Quantize(**method).on_reply(seen.received, seen.kind, random))
 
 
+def bound(seen: Observation, exact: Tensor, images: Tensor, data: Dataset) -> float:
+    """Return the Cramer-Rao bound, as PSNR, of images read from the first layer with all errors known.
+
+    G = D^T X with noise of deviation s: no unbiased guess has a variance below s^2 [(D D^T)^-1]_kk a pixel.
+    exact: the first layer's gradient before it was disturbed.
+    """
+    mean, std = (torch.tensor(v).double().view(1, -1, 1, 1) for v in (data.task.mean, data.task.std))
+    inputs = ((images.double() - mean) / std).flatten(1)
+    noise = float((next(iter(seen.received.values())) - exact).double().square().mean())
+    errors = exact.double() @ torch.linalg.pinv(inputs)  # (units, K)
+    variances = noise * torch.linalg.inv(errors.T @ errors).diagonal() * float(std.square().mean())
+    return float((-10 * variances.clamp(min=1e-16).log10()).mean())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Batch:
     """What came back of one batch."""
@@ -149,6 +163,7 @@ class Batch:
     certified: int
     false: int
     seconds: float
+    bound: float  # dB
 
 
 def attacked(bar: Bar, seed: int, first: int) -> Batch:
@@ -161,6 +176,7 @@ def attacked(bar: Bar, seed: int, first: int) -> Batch:
         model = bar.model(data.task).eval()
     batches = [drawn(data, bar.size, 1000 * seed + (0 if bar.repeated else s)) for s in range(bar.local)]
     seen = sent_by(model, batches, bar.rate)
+    exact = next(iter(seen.received.values())).clone()
     disturb(seen, bar, seed)
     images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
     attack = preset(bar.attack)
@@ -186,6 +202,7 @@ def attacked(bar: Bar, seed: int, first: int) -> Batch:
         certified=0 if certain is None else len(certain),
         false=0 if certain is None else int((~certain).sum()),
         seconds=seconds,
+        bound=bound(seen, exact, images, data) if bar.noise or bar.rounding else 0.0,
     )
 
 
@@ -216,13 +233,14 @@ def row(name: str, bar: Bar, batches: int, first: int) -> tuple[int, int]:
         return sum(getattr(one, field) for one in found) / len(found)
 
     certified, false = sum(one.certified for one in found), sum(one.false for one in found)
+    asked = f"{bar.asked} ({mean('bound'):.1f} dB)" if mean("bound") else bar.asked
     print(
         f"{name:24} K={bar.size * bar.local:<4} recovered {mean('share'):5.3f}, all in "
         f"{sum(one.share == 1 for one in found):>2} of {batches}, above 100 dB in "
         f"{sum(one.whole for one in found):>2} ({mean('decibels'):5.1f}); counts right in "
         f"{sum(one.counts == 1 for one in found):>2}, on average {mean('counts'):5.3f}, LnAcc "
         f"{mean('classes'):5.3f}; certified {certified}, false {false}; {mean('seconds'):5.1f} CPU s, "
-        f"at most {max(one.seconds for one in found):.1f}; asked: {bar.asked}",
+        f"at most {max(one.seconds for one in found):.1f}; asked: {asked}",
         flush=True,
     )
     return certified, false

@@ -26,6 +26,7 @@ from fedsim.core.training import batch_gradient
 from fedsim.core.types import Observation, Task, Truth
 from fedsim.metrics.certified import Certified, right_certificates
 from fedsim.models.mlp import mlp
+from fedsim.report.guesses import _pictures
 
 TASK = Task(input_shape=(1, 6, 6), num_classes=20)
 
@@ -278,3 +279,14 @@ def test_a_false_certificate_takes_a_right_one_away() -> None:
     guess = fedsim.Reconstruction(images=shown, certified=torch.tensor([True, True, True, False]))
     assert right_certificates(guess, truth).tolist() == [True, True, False]
     assert Certified().score(guess, truth).value == pytest.approx(1 / 4)
+
+
+def test_a_report_says_which_examples_are_certified_and_which_were_not_found() -> None:
+    images, labels = batch(3, 6, 0)
+    guess = fedsim.Reconstruction(images=images[[1, 0]], certified=torch.tensor([True, False]))
+    drawn = _pictures(guess, Truth(round=1, client=0, images=images, labels=labels), "round 1")
+    assert drawn is not None
+    figure, title = drawn
+    said = [axes.get_xlabel().split("\n")[-1] for axes in figure.axes[-3:]]
+    assert said == ["uncertified", "certified", "not found"]
+    assert "certified by the attack: 1 of 2" in title
