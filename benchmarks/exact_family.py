@@ -20,6 +20,7 @@ from exact import preset, train
 from exact_bars import Bar, Make, bars
 from torch import Tensor, nn
 
+from fedsim.attacks.privacy.exact.behind import softmax_error
 from fedsim.core.errors import FedsimError
 from fedsim.core.training import batch_gradient
 from fedsim.core.types import Observation, Reconstruction, Task, Truth
@@ -33,6 +34,7 @@ from fedsim.models.last_linear import last_features
 
 NEAR = 1e-3  # relative error of an example that is called recovered
 EXACT = 100.0  # dB
+QUIET = 1e-6  # of the largest error in a batch: about what float32 leaves of a sum of ten numbers
 
 
 def hundred_classes(data: Dataset) -> Dataset:
@@ -164,6 +166,7 @@ class Batch:
     false: int
     seconds: float
     bound: float  # dB
+    quiet: float  # share of the examples whose errors float32 loses beside the others'
 
 
 def attacked(bar: Bar, seed: int, first: int) -> Batch:
@@ -203,7 +206,15 @@ def attacked(bar: Bar, seed: int, first: int) -> Batch:
         false=0 if certain is None else int((~certain).sum()),
         seconds=seconds,
         bound=bound(seen, exact, images, data) if bar.noise or bar.rounding else 0.0,
+        quiet=quiet(model, images, labels),
     )
+
+
+@torch.no_grad()
+def quiet(model: nn.Module, images: Tensor, labels: Tensor) -> float:
+    """Return the share of the examples whose errors at the logits are lost beside the batch's largest."""
+    errors = softmax_error(model(images).double(), labels).norm(dim=1)
+    return float((errors < QUIET * errors.max()).double().mean())
 
 
 def relative_errors(guess: Reconstruction, truth: Truth) -> Tensor:
@@ -239,7 +250,8 @@ def row(name: str, bar: Bar, batches: int, first: int) -> tuple[int, int]:
         f"{sum(one.share == 1 for one in found):>2} of {batches}, above 100 dB in "
         f"{sum(one.whole for one in found):>2} ({mean('decibels'):5.1f}); counts right in "
         f"{sum(one.counts == 1 for one in found):>2}, on average {mean('counts'):5.3f}, LnAcc "
-        f"{mean('classes'):5.3f}; certified {certified}, false {false}; {mean('seconds'):5.1f} CPU s, "
+        f"{mean('classes'):5.3f}; certified {certified}, false {false}; "
+        f"too quiet {mean('quiet'):.3f}; {mean('seconds'):5.1f} CPU s, "
         f"at most {max(one.seconds for one in found):.1f}; asked: {asked}",
         flush=True,
     )

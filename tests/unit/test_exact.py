@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import fedsim
+from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.exact.behind import Behind, softmax_error
 from fedsim.attacks.privacy.exact.certificates import false_rates
 from fedsim.attacks.privacy.exact.fedavg_peeling import FedAvgPeeling
@@ -230,19 +231,32 @@ def updated(model: nn.Module, batches: list[tuple[Tensor, Tensor]], rate: float)
     )
 
 
-@pytest.mark.parametrize("repeated", [False, True])
-def test_an_update_gives_the_batches_of_all_local_steps(repeated: bool) -> None:
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 0, 0), (0, 1, 0, 1), (0, 1, 1, 0)])
+def test_an_update_gives_the_batches_of_all_local_steps(order: tuple[int, ...]) -> None:
     task = Task(input_shape=TASK.input_shape, num_classes=6)
     torch.manual_seed(4)
     model = mlp(task, width=60).eval()
-    batches = [batch(3, 6, 0 if repeated else step) for step in range(3)]
+    batches = [batch(3, 6, place) for place in order]
     seen = updated(model, batches, 0.05)
     guess = FedAvgPeeling(starts=64).run(model, task, [seen])
     images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
-    assert len(guess.images) == 9
+    assert len(guess.images) == 3 * len(order)
     assert float(distances(guess.images, images).max()) < 1e-3
     assert torch.equal(guess.class_counts, labels.bincount(minlength=6))
     assert bool(guess.certified.all())
+
+
+def test_counts_alone_where_features_take_too_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = Task(input_shape=TASK.input_shape, num_classes=40)
+    torch.manual_seed(4)
+    model, (images, labels) = mlp(task, width=60).eval(), batch(8, 40, 1)
+    received, _ = batch_gradient(model, images, labels)
+    sent = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    seen = Observation(round=1, client=0, sent=sent, received=received, kind="gradient", num_examples=8)
+    monkeypatch.setattr(claims, "MOST_NUMBERS", 1000)
+    guess = HeadPeeling().run(model, task, [seen])
+    assert guess.embeddings is None
+    assert torch.equal(guess.class_counts, labels.bincount(minlength=40))
 
 
 def test_a_wrong_batch_size_makes_no_false_image_of_an_update() -> None:

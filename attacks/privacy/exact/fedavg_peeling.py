@@ -56,6 +56,7 @@ AGAIN = 1.25  # activations for each image from which images come again
 LOUDER = 3.0  # noise of what is left against that of the update
 EDGE = 1.3  # an example's singular value over the largest that noise has
 EXPLAINED = 1e-3  # of an image's share in the update: so little may a replay leave for it to be certain
+ORDERED = 0.01  # share of the update that a replay leaves where later epochs had batches in another order
 SETTLING = 3  # rounds in which inputs follow from errors and errors from inputs
 
 
@@ -236,7 +237,7 @@ class Training:
         best, target, moved = math.inf, self.first, batches
         for _ in range(SETTLING):
             errors, unexplained = self._replayed(moved)
-            if unexplained >= best:
+            if unexplained >= min(best, ORDERED):
                 break
             best = unexplained
             shares = errors.norm(dim=1) * torch.cat([b.inputs for b in moved]).norm(dim=1) / target.norm()
