@@ -154,7 +154,7 @@ class FedAvgPeeling(Attack):
         idle, rounds = 0, 0
         while len(peel) < min(wanted, peel.size) and idle < PATIENCE and time.perf_counter() < deadline:
             fresh = peel.search(
-                self.one.starts,
+                self.one.starts * 2 ** (idle // 4),  # the longer in vain, the more
                 None,
                 random,
                 annealing=self.one.annealing * (1 + idle % 3),
