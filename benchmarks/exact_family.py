@@ -169,12 +169,12 @@ class Batch:
     quiet: float  # share of the examples whose errors float32 loses beside the others'
 
 
-def attacked(bar: Bar, seed: int, first: int) -> Batch:
+def attacked(bar: Bar, seed: int, trained_by: int) -> Batch:
     """Attack one batch of a fresh model, or of one that was trained."""
     data = dataset(bar.data)
     torch.manual_seed(seed)
     if bar.steps or bar.accuracy:
-        model = trained(bar.model, bar.data, bar.steps, bar.accuracy, first)
+        model = trained(bar.model, bar.data, bar.steps, bar.accuracy, trained_by)
     else:
         model = bar.model(data.task).eval()
     batches = [drawn(data, bar.size, 1000 * seed + (0 if bar.repeated else s)) for s in range(bar.local)]
@@ -236,9 +236,9 @@ def decibels(guess: Reconstruction, truth: Truth) -> Tensor:
     return -10 * squares.clamp(min=1e-16).log10()
 
 
-def row(name: str, bar: Bar, batches: int, first: int) -> tuple[int, int]:
+def row(name: str, bar: Bar, batches: int, first: int, model: int) -> tuple[int, int]:
     """Attack batches, print what came back; return the numbers of certificates and of false ones."""
-    found = [attacked(bar, seed, first) for seed in range(first, first + batches)]
+    found = [attacked(bar, seed, model) for seed in range(first, first + batches)]
 
     def mean(field: str) -> float:
         return sum(getattr(one, field) for one in found) / len(found)
@@ -263,14 +263,16 @@ def main() -> None:
     options.add_argument("names", nargs="*", help="rows, or beginnings of their names")
     options.add_argument("--batches", type=int, default=10)
     options.add_argument("--first", type=int, default=40, help="first seed")
+    options.add_argument("--model", type=int, help="seed of models that are trained; unless said, the first")
     chosen = options.parse_args()
+    model = chosen.first if chosen.model is None else chosen.model
     torch.set_num_threads(1)
     rows = {
         name: bar
         for name, bar in bars().items()
         if not chosen.names or any(name.startswith(begun) for begun in chosen.names)
     }
-    counted = [row(name, bar, chosen.batches, chosen.first) for name, bar in rows.items()]
+    counted = [row(name, bar, chosen.batches, chosen.first, model) for name, bar in rows.items()]
     certified, false = (sum(part) for part in zip(*counted, strict=True)) if counted else (0, 0)
     print(f"certified in all rows: {certified}, of them false: {false}")
 
