@@ -1,6 +1,8 @@
 """The exact family on batches that nobody looked at before: shares recovered, counts, certificates, time.
 
-python benchmarks/exact_family.py [--only two_layer trained head fedavg noise labels] [--batches 10]
+python benchmarks/exact_family.py [two_layer_mnist_64 fedavg ...] [--batches 10] [--first 40]
+
+Names are those of benchmarks/exact_bars.py, or beginnings of them; none: all of them, which takes hours.
 
 Published beside it, where there is something: SPEAR++ (2510.24200), about 65 images at width 1000; Shariati
 and Meybodi (2026), peeling after LT codes, float64: MNIST .484, .017, .002 and CIFAR-10 .994, .666, .215 of
@@ -10,29 +12,29 @@ and Meybodi (2026), peeling after LT codes, float64: MNIST .484, .017, .002 and 
 import argparse
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from exact import preset, train
+from exact_bars import Bar, Make, bars
 from torch import Tensor, nn
 
+from fedsim.attacks.privacy.exact.behind import softmax_error
 from fedsim.core.errors import FedsimError
-from fedsim.core.interfaces import Attack
 from fedsim.core.training import batch_gradient
 from fedsim.core.types import Observation, Reconstruction, Task, Truth
 from fedsim.data.cifar10_small import cifar10_small
 from fedsim.data.images import ArrayImages, Dataset
 from fedsim.data.mnist_small import mnist_small
 from fedsim.data.random_labels import random_labels
+from fedsim.defenses.privacy.quantize import Quantize
 from fedsim.metrics.certified import right_certificates
 from fedsim.models.last_linear import last_features
-from fedsim.models.lenet5 import lenet5
-from fedsim.models.mlp import mlp
-from fedsim.models.resnet import resnet
-from fedsim.models.resnet_cifar import resnet_cifar
 
 NEAR = 1e-3  # relative error of an example that is called recovered
-Make = Callable[[Task], nn.Module]
+EXACT = 100.0  # dB
+QUIET = 1e-6  # of the largest error in a batch: about what float32 leaves of a sum of ten numbers
 
 
 def hundred_classes(data: Dataset) -> Dataset:
@@ -54,6 +56,47 @@ def hundred_classes(data: Dataset) -> Dataset:
     task = data.task
     hundred = Task(input_shape=task.input_shape, num_classes=100, mean=task.mean, std=task.std)
     return Dataset(task=hundred, train=split(data.train), test=split(data.test))
+
+
+@functools.cache
+def dataset(name: str) -> Dataset:
+    """Return a data set by its short name."""
+    if name == "mnist":
+        return mnist_small()
+    cifar = cifar10_small()
+    if name == "thousand":
+        return random_labels(data=cifar, num_classes=1000)
+    return hundred_classes(cifar) if name == "hundred" else cifar
+
+
+@functools.cache
+def trained(make: Make, name: str, steps: int, accuracy: float, seed: int) -> nn.Module:
+    """Return a model after so many plain steps, or after as many with momentum as the accuracy takes."""
+    data = dataset(name)
+    torch.manual_seed(seed)
+    model = make(data.task)
+    if steps:
+        train(model, data, steps)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    random = torch.Generator().manual_seed(seed)
+    while accuracy and right(model, data.train) < accuracy:
+        model.train()
+        for _ in range(50):
+            drawn = torch.randint(len(data.train.labels), (64,), generator=random)
+            loss = nn.functional.cross_entropy(model(data.train.batch(drawn)), data.train.labels[drawn])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+    found = f"{right(model, data.train):.2f} on training, {right(model, data.test):.2f} on test images"
+    print(f"  trained: accuracy {found}", flush=True)
+    return model.eval()
+
+
+@torch.no_grad()
+def right(model: nn.Module, images: ArrayImages) -> float:
+    """Return the accuracy on the first 500 images."""
+    places = torch.arange(min(500, len(images.labels)))
+    return float((model.eval()(images.batch(places)).argmax(1) == images.labels[places]).double().mean())
 
 
 def drawn(data: Dataset, size: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -86,148 +129,152 @@ def sent_by(model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]], rate: fl
     )
 
 
-def recovered(guess: Reconstruction, truth: Truth) -> float:
-    """Return the share of examples that are there within NEAR."""
+def disturb(seen: Observation, bar: Bar, seed: int) -> None:
+    """Add noise to what was received, or round it."""
+    random = torch.Generator().manual_seed(seed)
+    for tensor in seen.received.values():
+        tensor += bar.noise * torch.randn(tensor.shape, generator=random)
+    if bar.rounding:
+        method = {"method": bar.rounding} if "float" in bar.rounding else {"levels": int(bar.rounding)}
+        seen.received.update(Quantize(**method).on_reply(seen.received, seen.kind, random))
+
+
+def bound(seen: Observation, exact: Tensor, images: Tensor, data: Dataset) -> float:
+    """Return the Cramer-Rao bound, as PSNR, of images read from the first layer with all errors known.
+
+    G = D^T X with noise of deviation s: no unbiased guess has a variance below s^2 [(D D^T)^-1]_kk a pixel.
+    exact: the first layer's gradient before it was disturbed.
+    """
+    mean, std = (torch.tensor(v).double().view(1, -1, 1, 1) for v in (data.task.mean, data.task.std))
+    inputs = ((images.double() - mean) / std).flatten(1)
+    noise = float((next(iter(seen.received.values())) - exact).double().square().mean())
+    errors = exact.double() @ torch.linalg.pinv(inputs)  # (units, K)
+    variances = noise * torch.linalg.inv(errors.T @ errors).diagonal() * float(std.square().mean())
+    return float((-10 * variances.clamp(min=1e-16).log10()).mean())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """What came back of one batch."""
+
+    share: float  # of the examples within NEAR
+    counts: float  # share of the labels
+    classes: float  # LnAcc
+    whole: bool  # every image above EXACT
+    decibels: float
+    certified: int
+    false: int
+    seconds: float
+    bound: float  # dB
+    quiet: float  # share of the examples whose errors float32 loses beside the others'
+
+
+def attacked(bar: Bar, seed: int, trained_by: int) -> Batch:
+    """Attack one batch of a fresh model, or of one that was trained."""
+    data = dataset(bar.data)
+    torch.manual_seed(seed)
+    if bar.steps or bar.accuracy:
+        model = trained(bar.model, bar.data, bar.steps, bar.accuracy, trained_by)
+    else:
+        model = bar.model(data.task).eval()
+    batches = [drawn(data, bar.size, 1000 * seed + (0 if bar.repeated else s)) for s in range(bar.local)]
+    seen = sent_by(model, batches, bar.rate)
+    exact = next(iter(seen.received.values())).clone()
+    disturb(seen, bar, seed)
+    images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    attack = preset(bar.attack)
+    started = time.process_time()
+    try:
+        guess = attack.run(model, data.task, [seen])
+    except FedsimError as error:
+        print(f"  seed {seed}: {str(error)[:100]}")
+        guess = Reconstruction()
+    seconds = time.process_time() - started
+    features, _ = last_features(model, data.task.input_shape, seen.sent, images)
+    truth = Truth(round=1, client=0, images=images, labels=labels, embeddings=features)
+    true = labels.bincount(minlength=data.task.num_classes)
+    counts = guess.class_counts if guess.class_counts is not None else torch.zeros_like(true)
+    certain = right_certificates(guess, truth)
+    errors = relative_errors(guess, truth)
+    return Batch(
+        share=float((errors <= NEAR).double().mean()),
+        counts=float(torch.minimum(counts, true).sum()) / len(labels),
+        classes=float((counts == true).double().mean()),
+        whole=bool((decibels(guess, truth) > EXACT).all()),
+        decibels=float(decibels(guess, truth).mean()),
+        certified=0 if certain is None else len(certain),
+        false=0 if certain is None else int((~certain).sum()),
+        seconds=seconds,
+        bound=bound(seen, exact, images, data) if bar.noise or bar.rounding else 0.0,
+        quiet=quiet(model, images, labels),
+    )
+
+
+@torch.no_grad()
+def quiet(model: nn.Module, images: Tensor, labels: Tensor) -> float:
+    """Return the share of the examples whose errors at the logits are lost beside the batch's largest."""
+    errors = softmax_error(model(images).double(), labels).norm(dim=1)
+    return float((errors < QUIET * errors.max()).double().mean())
+
+
+def relative_errors(guess: Reconstruction, truth: Truth) -> Tensor:
+    """Return how far the nearest guess is from every true example."""
     found = guess.images if guess.images is not None else guess.embeddings
     true = truth.images if guess.images is not None else truth.embeddings
     if found is None or true is None or not len(found):
-        return 0.0
+        return torch.ones(len(truth.labels))
     goals = true.double().flatten(1)
-    nearest = torch.cdist(goals, found.double().flatten(1)).min(dim=1).values
-    return float((nearest <= NEAR * goals.norm(dim=1)).double().mean())
+    return torch.cdist(goals, found.double().flatten(1)).min(dim=1).values / goals.norm(dim=1)
 
 
-def row(
-    name: str,
-    attack: Attack,
-    data: Dataset,
-    make: Make,
-    size: int,
-    options: argparse.Namespace,
-    *,
-    steps: int = 0,
-    local: int = 1,
-    rate: float | None = None,
-    repeated: bool = False,
-    noise: float = 0.0,
-) -> None:
-    """Attack batches of fresh models, and print what came back; steps: of training before."""
-    shares, counted, seconds, certified, false = list[float](), list[float](), list[float](), 0, 0
-    model = make(data.task)
-    if steps:
-        torch.manual_seed(options.first)
-        model = make(data.task)
-        train(model, data, steps)
-    for seed in range(options.first, options.first + options.batches):
-        if not steps:
-            torch.manual_seed(seed)
-            model = make(data.task)
-        model.eval()
-        batches = [drawn(data, size, 1000 * seed + (0 if repeated else step)) for step in range(local)]
-        seen = sent_by(model, batches, rate)
-        if noise:
-            random = torch.Generator().manual_seed(seed)
-            for tensor in seen.received.values():
-                tensor += noise * torch.randn(tensor.shape, generator=random)
-        images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
-        started = time.process_time()
-        try:
-            guess = attack.run(model, data.task, [seen])
-        except FedsimError as error:
-            print(f"  seed {seed}: {str(error)[:100]}")
-            guess = Reconstruction()
-        seconds.append(time.process_time() - started)
-        features, _ = last_features(model, data.task.input_shape, seen.sent, images)
-        truth = Truth(round=1, client=0, images=images, labels=labels, embeddings=features)
-        shares.append(recovered(guess, truth))
-        true = labels.bincount(minlength=data.task.num_classes)
-        counts = guess.class_counts if guess.class_counts is not None else torch.zeros_like(true)
-        counted.append(float(torch.minimum(counts, true).sum()) / len(labels))
-        right = right_certificates(guess, truth)
-        certified += 0 if right is None else len(right)
-        false += 0 if right is None else int((~right).sum())
-    whole = sum(share == 1 for share in shares)
-    exact = sum(share == 1 for share in counted)
+def decibels(guess: Reconstruction, truth: Truth) -> Tensor:
+    """Return the PSNR of the nearest guess for every true image."""
+    if guess.images is None or truth.images is None or not len(guess.images):
+        return torch.zeros(len(truth.labels))
+    goals, found = truth.images.double().flatten(1), guess.images.double().flatten(1)
+    squares = torch.cdist(goals, found).min(dim=1).values.square() / goals.shape[1]
+    return -10 * squares.clamp(min=1e-16).log10()
+
+
+def row(name: str, bar: Bar, batches: int, first: int, model: int) -> tuple[int, int]:
+    """Attack batches, print what came back; return the numbers of certificates and of false ones."""
+    found = [attacked(bar, seed, model) for seed in range(first, first + batches)]
+
+    def mean(field: str) -> float:
+        return sum(getattr(one, field) for one in found) / len(found)
+
+    certified, false = sum(one.certified for one in found), sum(one.false for one in found)
+    asked = f"{bar.asked} ({mean('bound'):.1f} dB)" if mean("bound") else bar.asked
     print(
-        f"{name:52} K={size * local:<4} recovered {sum(shares) / len(shares):5.3f}, all in {whole:>2} of "
-        f"{len(shares)}; counts right in {exact:>2}, on average {sum(counted) / len(counted):5.3f}; "
-        f"certified {certified}, false {false}; {sum(seconds) / len(seconds):5.1f} CPU s",
+        f"{name:24} K={bar.size * bar.local:<4} recovered {mean('share'):5.3f}, all in "
+        f"{sum(one.share == 1 for one in found):>2} of {batches}, above 100 dB in "
+        f"{sum(one.whole for one in found):>2} ({mean('decibels'):5.1f}); counts right in "
+        f"{sum(one.counts == 1 for one in found):>2}, on average {mean('counts'):5.3f}, LnAcc "
+        f"{mean('classes'):5.3f}; certified {certified}, false {false}; "
+        f"too quiet {mean('quiet'):.3f}; {mean('seconds'):5.1f} CPU s, "
+        f"at most {max(one.seconds for one in found):.1f}; asked: {asked}",
         flush=True,
     )
+    return certified, false
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
-    parts = ("two_layer", "trained", "head", "fedavg", "noise", "labels")
-    options.add_argument("--only", nargs="*", default=parts, choices=parts)
+    options.add_argument("names", nargs="*", help="rows, or beginnings of their names")
     options.add_argument("--batches", type=int, default=10)
     options.add_argument("--first", type=int, default=40, help="first seed")
+    options.add_argument("--model", type=int, help="seed of models that are trained; unless said, the first")
     chosen = options.parse_args()
+    model = chosen.first if chosen.model is None else chosen.model
     torch.set_num_threads(1)
-    mnist, cifar = mnist_small(), cifar10_small()
-    wide: Make = functools.partial(mlp, depth=2, width=1000)
-    first, head, fedavg = (preset(name) for name in ("first_layer_peeling", "head_peeling", "fedavg_peeling"))
-    peeling, labels, ilrg = preset("peeling"), preset("labels"), preset("ilrg")
-    if "two_layer" in chosen.only:
-        for size in (64, 128):
-            row("first_layer_peeling, 784-1000-10/MNIST", first, mnist, wide, size, chosen)
-            row("first_layer_peeling, 3072-1000-10/CIFAR-10", first, cifar, wide, size, chosen)
-    if "trained" in chosen.only:
-        row("first_layer_peeling, 784-1000-10, 300 steps", first, mnist, wide, 64, chosen, steps=300)
-        row("peeling, FCN-3/MNIST, 300 steps", peeling, mnist, mlp, 32, chosen, steps=300)
-        for size in (72, 96):
-            row("peeling, FCN-3/MNIST", peeling, mnist, mlp, size, chosen)
-    if "head" in chosen.only:
-        hundred, residual = hundred_classes(cifar), functools.partial(resnet_cifar, depth=20)
-        for size in (24, 48):
-            row("head_peeling, LeNet-5, 100 classes", head, hundred, lenet5, size, chosen)
-            row(
-                "head_peeling, LeNet-5, 100 classes, 1000 steps",
-                head,
-                hundred,
-                lenet5,
-                size,
-                chosen,
-                steps=1000,
-            )
-            row("head_peeling, ResNet-20, 100 classes", head, hundred, residual, size, chosen)
-        row("head_peeling, LeNet-5, 10 classes", head, cifar, lenet5, 4, chosen)
-        row("head_peeling, LeNet-5, 10 classes, 1000 steps", head, cifar, lenet5, 4, chosen, steps=1000)
-    if "fedavg" in chosen.only:
-        for rate in (0.01, 0.05, 0.1):
-            name = f"fedavg_peeling, FCN-3, rate {rate:g}, 5 steps"
-            row(name, fedavg, mnist, mlp, 8, chosen, local=5, rate=rate)
-        row(
-            "fedavg_peeling, FCN-3, 5 steps on one batch",
-            fedavg,
-            mnist,
-            mlp,
-            16,
-            chosen,
-            local=5,
-            rate=0.05,
-            repeated=True,
-        )
-        row("fedavg_peeling, FCN-3, 5 steps", fedavg, mnist, mlp, 16, chosen, local=5, rate=0.05)
-        row("fedavg_peeling, FCN-3, 10 steps", fedavg, mnist, mlp, 8, chosen, local=10, rate=0.05)
-    if "noise" in chosen.only:
-        for noise in (1e-7, 1e-6, 1e-5, 1e-4):
-            row(f"peeling, FCN-3, noise {noise:g}", peeling, mnist, mlp, 8, chosen, noise=noise)
-    if "labels" in chosen.only:
-        thousand = random_labels(data=cifar, num_classes=1000)
-        row("labels, ResNet-18, 1000 classes", labels, thousand, resnet, 256, chosen)
-        for steps in (1000, 3000):
-            for size in (8, 16, 24):
-                for name, attack in (("labels", labels), ("ilrg", ilrg)):
-                    row(
-                        f"{name}, LeNet-5/MNIST, {steps} steps",
-                        attack,
-                        mnist,
-                        lenet5,
-                        size,
-                        chosen,
-                        steps=steps,
-                    )
+    rows = {
+        name: bar
+        for name, bar in bars().items()
+        if not chosen.names or any(name.startswith(begun) for begun in chosen.names)
+    }
+    counted = [row(name, bar, chosen.batches, chosen.first, model) for name, bar in rows.items()]
+    certified, false = (sum(part) for part in zip(*counted, strict=True)) if counted else (0, 0)
+    print(f"certified in all rows: {certified}, of them false: {false}")
 
 
 if __name__ == "__main__":

@@ -24,16 +24,25 @@ def match_to_truth(guess: Tensor, truth: Tensor) -> Tensor:
 
     Where there are fewer guesses than true images, the unmatched ones get a grey image.
     """
+    guess = _with_grey(guess, truth)
+    return guess[pairing(guess, truth)]
+
+
+def pairing(guess: Tensor, truth: Tensor) -> Tensor:
+    """Return the place of the guess that each true image is paired with; beyond the guesses: of none."""
+    guess = _with_grey(guess, truth)
+    quality = torch.stack([peak_signal_to_noise(guess, true.expand_as(guess)) for true in truth])
+    return torch.from_numpy(linear_sum_assignment(quality.numpy(), maximize=True)[1])
+
+
+def _with_grey(guess: Tensor, truth: Tensor) -> Tensor:
     if guess.shape[1:] != truth.shape[1:]:
         raise FedsimError(
             f"guessed images: expected shape {tuple(truth.shape[1:])}, got {tuple(guess.shape[1:])}"
         )
     guess = guess.detach().cpu().clamp(0, 1)
     missing = max(0, len(truth) - len(guess))
-    guess = torch.cat([guess, torch.full((missing, *truth.shape[1:]), GREY, dtype=guess.dtype)])
-    quality = torch.stack([peak_signal_to_noise(guess, true.expand_as(guess)) for true in truth])
-    _, columns = linear_sum_assignment(quality.numpy(), maximize=True)
-    return guess[torch.from_numpy(columns)]
+    return torch.cat([guess, torch.full((missing, *truth.shape[1:]), GREY, dtype=guess.dtype)])
 
 
 def image_score(

@@ -7,7 +7,7 @@ import torch
 from matplotlib.figure import Figure
 
 from fedsim.core.types import Reconstruction, Truth
-from fedsim.metrics.image_matching import match_to_truth, peak_signal_to_noise
+from fedsim.metrics.image_matching import match_to_truth, pairing, peak_signal_to_noise
 from fedsim.metrics.lpips import perceptual_distance
 from fedsim.report.figures import (
     COUNTED,
@@ -75,7 +75,7 @@ def _pictures(guess: Reconstruction, truth: Truth | None, title: str) -> tuple[F
     assert guess.images is not None
     if truth is None:
         shown = guess.images[:PICTURES].detach()
-        return picture_figure(None, shown, [""] * len(shown)), title + ", guesses"
+        return picture_figure(None, shown, _sureness(guess, torch.arange(len(shown)))), title + ", guesses"
     if truth.images.shape[1:] != guess.images.shape[1:]:
         return None
     matched, true = match_to_truth(guess.images, truth.images)[:PICTURES], truth.images[:PICTURES]
@@ -83,11 +83,24 @@ def _pictures(guess: Reconstruction, truth: Truth | None, title: str) -> tuple[F
     if true.shape[1] in (1, 3):  # what LPIPS takes
         distances = perceptual_distance(matched, true).tolist()
         captions = [f"{words}\nLPIPS {d:.3f}" for words, d in zip(captions, distances, strict=True)]
+    if guess.certified is not None:
+        sure = _sureness(guess, pairing(guess.images, truth.images)[:PICTURES])
+        captions = [f"{words}\n{said}" for words, said in zip(captions, sure, strict=True)]
     if len(truth.images) > PICTURES:
         title += f", {PICTURES} of {len(truth.images)} images"
     if guess.residual is not None:
         title += f"; the attack's own residual: {guess.residual:.2g}"
+    if guess.certified is not None:
+        title += f"; certified by the attack: {int(guess.certified.sum())} of {len(guess.certified)}"
     return picture_figure(true, matched, captions), title
+
+
+def _sureness(guess: Reconstruction, places: torch.Tensor) -> list[str]:
+    """Say of each guess, by its place, whether the attack vouches for it; beyond the last: not found."""
+    if guess.certified is None:
+        return [""] * len(places)
+    words = ["certified" if sure else "uncertified" for sure in guess.certified.tolist()]
+    return [words[place] if place < len(words) else "not found" for place in places.tolist()]
 
 
 def _labels(guess: Reconstruction, truth: Truth | None, title: str) -> Figure | None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import fedsim
+from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.exact.behind import Behind, softmax_error
 from fedsim.attacks.privacy.exact.certificates import false_rates
 from fedsim.attacks.privacy.exact.fedavg_peeling import FedAvgPeeling
@@ -26,6 +27,7 @@ from fedsim.core.training import batch_gradient
 from fedsim.core.types import Observation, Task, Truth
 from fedsim.metrics.certified import Certified, right_certificates
 from fedsim.models.mlp import mlp
+from fedsim.report.guesses import _pictures
 
 TASK = Task(input_shape=(1, 6, 6), num_classes=20)
 
@@ -229,19 +231,32 @@ def updated(model: nn.Module, batches: list[tuple[Tensor, Tensor]], rate: float)
     )
 
 
-@pytest.mark.parametrize("repeated", [False, True])
-def test_an_update_gives_the_batches_of_all_local_steps(repeated: bool) -> None:
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 0, 0), (0, 1, 0, 1), (0, 1, 1, 0)])
+def test_an_update_gives_the_batches_of_all_local_steps(order: tuple[int, ...]) -> None:
     task = Task(input_shape=TASK.input_shape, num_classes=6)
     torch.manual_seed(4)
     model = mlp(task, width=60).eval()
-    batches = [batch(3, 6, 0 if repeated else step) for step in range(3)]
+    batches = [batch(3, 6, place) for place in order]
     seen = updated(model, batches, 0.05)
     guess = FedAvgPeeling(starts=64).run(model, task, [seen])
     images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
-    assert len(guess.images) == 9
+    assert len(guess.images) == 3 * len(order)
     assert float(distances(guess.images, images).max()) < 1e-3
     assert torch.equal(guess.class_counts, labels.bincount(minlength=6))
     assert bool(guess.certified.all())
+
+
+def test_counts_alone_where_features_take_too_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = Task(input_shape=TASK.input_shape, num_classes=40)
+    torch.manual_seed(4)
+    model, (images, labels) = mlp(task, width=60).eval(), batch(8, 40, 1)
+    received, _ = batch_gradient(model, images, labels)
+    sent = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    seen = Observation(round=1, client=0, sent=sent, received=received, kind="gradient", num_examples=8)
+    monkeypatch.setattr(claims, "MOST_NUMBERS", 1000)
+    guess = HeadPeeling().run(model, task, [seen])
+    assert guess.embeddings is None
+    assert torch.equal(guess.class_counts, labels.bincount(minlength=40))
 
 
 def test_a_wrong_batch_size_makes_no_false_image_of_an_update() -> None:
@@ -255,10 +270,10 @@ def test_a_wrong_batch_size_makes_no_false_image_of_an_update() -> None:
 
 def test_the_chance_of_a_false_certificate_grows_with_tries_and_with_unknowns() -> None:
     small = torch.tensor([1e-3, 1e-1, 0.9])
-    one, many = false_rates(small, 60, 10, 1), false_rates(small, 60, 10, 1000)
+    one, many = false_rates(small, 60, 19, 1), false_rates(small, 60, 19, 1000)
     assert bool((one[:-1] < one[1:]).all())
     assert bool((many >= one).all())
-    assert float(false_rates(small[:1], 20, 12, 1)) == 1.0  # as many unknowns as equations
+    assert float(false_rates(small[:1], 20, 23, 1)) == 1.0  # as many unknowns as equations
     assert float(one[0]) < 1e-6 < float(one[2])
     random = torch.Generator().manual_seed(
         0
@@ -266,7 +281,7 @@ def test_the_chance_of_a_false_certificate_grows_with_tries_and_with_unknowns() 
     space = torch.linalg.qr(torch.randn(2000, 12, 5, generator=random, dtype=torch.float64))[0]
     vectors = torch.randn(2000, 12, 1, generator=random, dtype=torch.float64)
     outside = (vectors - space @ (space.mT @ vectors)).norm(dim=1) / vectors.norm(dim=1)
-    expected = float(false_rates(torch.tensor([0.6]), 12, 3, 1))
+    expected = float(false_rates(torch.tensor([0.6]), 12, 5, 1))
     share = float((outside < 0.6).double().mean())
     assert abs(share - expected) < 4 * math.sqrt(expected / 2000)
 
@@ -278,3 +293,14 @@ def test_a_false_certificate_takes_a_right_one_away() -> None:
     guess = fedsim.Reconstruction(images=shown, certified=torch.tensor([True, True, True, False]))
     assert right_certificates(guess, truth).tolist() == [True, True, False]
     assert Certified().score(guess, truth).value == pytest.approx(1 / 4)
+
+
+def test_a_report_says_which_examples_are_certified_and_which_were_not_found() -> None:
+    images, labels = batch(3, 6, 0)
+    guess = fedsim.Reconstruction(images=images[[1, 0]], certified=torch.tensor([True, False]))
+    drawn = _pictures(guess, Truth(round=1, client=0, images=images, labels=labels), "round 1")
+    assert drawn is not None
+    figure, title = drawn
+    said = [axes.get_xlabel().split("\n")[-1] for axes in figure.axes[-3:]]
+    assert said == ["uncertified", "certified", "not found"]
+    assert "certified by the attack: 1 of 2" in title

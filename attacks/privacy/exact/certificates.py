@@ -3,7 +3,7 @@
 An example's vector (its error, or its activations) lies in a space of K dimensions out of n. Rounding tilts
 that space, most where an example has little weight in the gradient, so what a true example leaves outside
 follows from the singular values. A wrong one, fitted by its K - 1 coordinates, leaves as little as a random
-vector whose distance from a random space of 2 K - 1 dimensions: a share r of it with a chance from the beta
+vector does outside a random space of 2 K - 1 dimensions: a share r of it with a chance from the beta
 distribution.
 """
 
@@ -56,20 +56,20 @@ class Judged:
     certified: Tensor
 
 
-def judge(residuals: Tensor, expected: Tensor, equations: int, rank: int, tries: int) -> Judged:
-    """Judge examples by the shares that they leave outside: no more than noise would, and not by chance."""
-    likely = false_rates(residuals, equations, rank, tries) < FALSE_RATE
+def judge(residuals: Tensor, expected: Tensor, equations: int, taken: int, tries: int) -> Judged:
+    """Judge examples by the shares that they leave outside: no more than noise would, and not by chance.
+
+    equations: dimensions n of the vectors; taken: of them by the space and by an example's coordinates.
+    """
+    likely = false_rates(residuals, equations, taken, tries) < FALSE_RATE
     passing = (residuals < ROOM * expected) & likely
     return Judged(passing=passing, certified=passing & (residuals < PRECISE))
 
 
-def false_rates(residuals: Tensor, equations: int, rank: int, tries: int) -> Tensor:
-    """Return the chance that one of so many tries is wrong and yet leaves no more than these shares.
-
-    equations: dimensions n of the vectors.
-    """
-    free = equations - 2 * rank + 1
+def false_rates(residuals: Tensor, equations: int, taken: int, tries: int) -> Tensor:
+    """Return the chance that one of so many tries is wrong and yet leaves no more than these shares."""
+    free = equations - taken
     if free < 1:
         return torch.ones_like(residuals)
     shares = residuals.double().square().clamp(max=1.0).numpy()
-    return (tries * torch.from_numpy(betainc(free / 2, (2 * rank - 1) / 2, shares))).clamp(max=1.0)
+    return (tries * torch.from_numpy(betainc(free / 2, taken / 2, shares))).clamp(max=1.0)

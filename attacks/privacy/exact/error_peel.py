@@ -105,7 +105,7 @@ class ErrorPeel:
             errors = errors / errors.norm(dim=1, keepdim=True).clamp(min=1e-300)
             residuals, likely = here.outside(errors).norm(dim=1), torch.ones(len(points), dtype=torch.bool)
         expected = self.columns.expected_residuals(errors)
-        passing = judge(residuals, expected, errors.shape[1], self.size, self.tries).passing & likely
+        passing = judge(residuals, expected, errors.shape[1], 2 * self.size - 1, self.tries).passing & likely
         for place in residuals.argsort().tolist():
             error = errors[place : place + 1]
             fresh = not len(self) or float((self.errors @ error[0]).abs().max()) < PARALLEL

@@ -4,22 +4,24 @@ What leaks: every image of every local step to float precision, with its label, 
     connected.
 Paper: none; Dimitrov et al., Data Leakage in Federated Averaging (TMLR 2022), restore such images
     approximately.
-Assumes: plain SGD whose rate, steps and number of examples are disclosed; different batches of equal size,
-    or one batch again and again; two linear layers in a row, the first of at least about 3 units for each
-    image of all steps.
+Assumes: plain SGD whose rate, steps and number of examples are disclosed; batches of equal size, new ones,
+    one again and again, or several epochs over several; two linear layers in a row, the first of at least
+    about 3 units for each image, the second of one for each image of each step.
 Fails: with momentum or other optimisers, with steps that the peeling of a gradient would fail on; what was
-    found before such a step is returned. Several epochs over several batches.
+    found before such a step is returned.
 
 The update is - rate * sum over steps of [G_t | g_t]: its rows span the images of all steps. But only those
-of the first step have activations, under the weights sent, in the next layer's row space; images of later
-steps miss it by what the weights have moved since, which is far more than rounding. So the first step's
-batch is peeled, the step is replayed with it, the update less that step is one of fewer steps from known
-weights. One batch over and over: peeled as if it were one gradient at the weights in the middle of the way,
-then moved within its span until all steps replayed give the update.
+of the first step have activations, under the weights sent, in the next layer's row space, which holds the
+activations of every step; images of later steps miss it by what the weights have moved since, which is far
+more than rounding. So the first step's batch is peeled, the step is replayed with it, the update less that
+step is one of fewer steps from known weights. Images that come again are of the first epoch already: one
+batch over and over is peeled at once, since its activations of later steps only add to the next layer's rows.
+At the end errors follow from the replay, and all images at once from their errors.
 """
 
 import dataclasses
 import logging
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,8 +34,16 @@ from fedsim.attacks.privacy.exact.behind import behind, read_labels
 from fedsim.attacks.privacy.exact.local_steps import LinearNetwork
 from fedsim.attacks.privacy.exact.peel import Peel
 from fedsim.attacks.privacy.exact.peeling import PATIENCE, Peeling
+from fedsim.attacks.privacy.exact.search import WIDEST
 from fedsim.attacks.privacy.exact.shown import reconstruction
-from fedsim.attacks.privacy.matching.linear_layers import linear_chain, linear_names
+from fedsim.attacks.privacy.least_squares import fit
+from fedsim.attacks.privacy.matching.linear_layers import (
+    Between,
+    LinearLayer,
+    clear_rank,
+    linear_chain,
+    linear_names,
+)
 from fedsim.core import progress
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack
@@ -41,10 +51,13 @@ from fedsim.core.randomness import generator
 from fedsim.core.types import Observation, Reconstruction, Task, Weights
 
 log = logging.getLogger(__name__)
-DRIFT = 0.1  # residual that passes for an image whose errors have moved over the steps of one batch
-REPLAYS = 200  # steps of the search, each with all local steps replayed
-BLURRED = 0.05  # of the typical length: images of one batch nearer than this, with drift in them, are one
-EXPLAINED = 1e-5  # share of the update that a replay may leave unexplained and yet be certain
+NARROW = (0.05, 0.3)  # widths of kinks at first: images of later steps must not draw all starts to them
+AGAIN = 1.25  # activations for each image from which images come again
+LOUDER = 3.0  # noise of what is left against that of the update
+EDGE = 1.3  # an example's singular value over the largest that noise has
+EXPLAINED = 1e-3  # of an image's share in the update: so little may a replay leave for it to be certain
+ORDERED = 0.01  # share of the update that a replay leaves where later epochs had batches in another order
+SETTLING = 3  # rounds in which inputs follow from errors and errors from inputs
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -97,66 +110,58 @@ class FedAvgPeeling(Attack):
         claims.expect_images(size, task)
         training = Training(model, task, observation, steps=steps, rate=rate, each=size // steps)
         random = generator(self.one.seed, "fedavg_peeling", observation.round, observation.client)
-        deadline = started + self.one.seconds
-        rank = linear_chain(model, task, training.summed(training.sent, training.update))[0][0].rank
-        repeated = rank is not None and rank <= training.each
-        batches = (self._one_batch if repeated else self._different)(training, random, deadline)
+        batches = self._peeled(training, random, started + self.one.seconds)
         if not batches:
             raise FedsimError(
                 f"none of the {steps} local steps could be peeled. Remedy: attack=ig_fedavg; peeling needs "
                 "exact updates, and three units for each image of all steps."
             )
-        guess = training.shown(batches * (steps if repeated else 1))
+        guess = training.shown(batches)
         return dataclasses.replace(guess, seconds=time.perf_counter() - started)
 
-    def _different(self, training: "Training", random: torch.Generator, deadline: float) -> list["Batch"]:
-        """Peel the steps one after another; each had a batch of its own."""
+    def _peeled(self, training: "Training", random: torch.Generator, deadline: float) -> list["Batch"]:
+        """Peel the steps one after another, until none is left or only images that come again."""
         weights, left, batches = dict(training.sent), dict(training.update), list[Batch]()
+        later: Tensor | None = None  # inputs of later steps, about
+        noise = 0.0
         with progress.bar("local steps", training.steps) as advance:
             for step in range(training.steps):
-                peel = training.peel(weights, left, training.each * (training.steps - step))
+                peel = training.peel(weights, left, training.steps - step)
+                noise = noise or peel.rows[0].noise
+                if (
+                    peel.rows[0].noise > LOUDER * noise
+                ):  # an example with a loss was missed in the step before
+                    break
+                if later is not None and len(later) and peel.size > 1:
+                    peel.consider(later @ peel.basis.T)
                 self._search(peel, training.each, random, deadline)
-                if len(peel) < training.each:
+                later = None if peel.decoys is None else peel.decoys @ peel.basis
+                if not len(peel):
                     break
                 batches.append(training.batch(peel, weights))
-                slopes, _ = training.network.slopes(weights, batches[-1].inputs, batches[-1].labels)
+                advance(step + 1)
+                if training.again(len(batches)):
+                    break
+                slopes = training.slopes(weights, batches[-1])[0]
                 for name, slope in slopes.items():
                     weights[name], left[name] = (
                         weights[name] - training.rate * slope,
                         left[name] + training.rate * slope,
                     )
-                advance(step + 1)
-        return batches
+        return training.settled(batches)
 
-    def _one_batch(self, training: "Training", random: torch.Generator, deadline: float) -> list["Batch"]:
-        """Peel a batch that was used in every step, as if the update were one gradient; then replay."""
-        mean = {name: tensor / training.steps for name, tensor in training.update.items()}
-        # On average over the steps the weights were on their way by so much, and drifts cancel there.
-        share = (training.steps - 1) / (2 * training.steps)
-        middle = {name: sent + share * training.update[name] for name, sent in training.sent.items()}
-        peel = training.peel(middle, mean, training.each)
-        peel.same = BLURRED
-        self._search(peel, training.each, random, deadline, tolerance=DRIFT)
-        if len(peel) < training.each:
-            return []
-        batch, unexplained = training.refined(training.batch(peel, middle), peel)
-        sure = unexplained < EXPLAINED
-        certified = torch.full((len(batch.labels),), sure)
-        return [dataclasses.replace(batch, certified=certified, residual=unexplained)]
-
-    def _search(
-        self,
-        peel: Peel,
-        wanted: int,
-        random: torch.Generator,
-        deadline: float,
-        tolerance: float | None = None,
-    ) -> None:
-        idle = 0
-        while len(peel) < wanted and idle < PATIENCE and time.perf_counter() < deadline:
-            annealing = self.one.annealing * (1 + idle % 3)
-            fresh = peel.search(self.one.starts, tolerance, random, annealing=annealing)
-            idle = 0 if fresh else idle + 1
+    def _search(self, peel: Peel, wanted: int, random: torch.Generator, deadline: float) -> None:
+        idle, rounds = 0, 0
+        while len(peel) < min(wanted, peel.size) and idle < PATIENCE and time.perf_counter() < deadline:
+            fresh = peel.search(
+                self.one.starts * 2 ** (idle // 4),  # the longer in vain, the more
+                None,
+                random,
+                annealing=self.one.annealing * (1 + idle % 3),
+                widest=WIDEST if idle % 3 == 2 else NARROW,
+                without_decoys=rounds % 2 == 1,
+            )
+            idle, rounds = 0 if fresh else idle + 1, rounds + 1
 
 
 class Training:
@@ -178,24 +183,39 @@ class Training:
         received = {name: -tensor / self.rate for name, tensor in update.items()}
         return dataclasses.replace(self.observation, sent=weights, received=received, kind="gradient")
 
-    def first_of(self, update: Weights) -> Tensor:
-        """Return the first layer's part of an update, weight and bias side by side."""
-        name = self.network.names[0]
-        return torch.cat([update[f"{name}.weight"], update[f"{name}.bias"][:, None]], dim=1)
+    @property
+    def first(self) -> Tensor:
+        """The first layer's part of the sum of gradients, weight and bias side by side."""
+        return self.layers(self.sent, self.update)[0][0].augmented
 
-    def peel(self, weights: Weights, update: Weights, size: int) -> Peel:
-        """Begin to peel an update of so many examples in all."""
-        layers, between = linear_chain(self.model, self.task, self.summed(weights, update))
+    def layers(self, weights: Weights, update: Weights) -> tuple[list[LinearLayer], list[Between]]:
+        """Return the linear layers at these weights, with this update's gradients."""
+        return linear_chain(self.model, self.task, self.summed(weights, update))
+
+    def peel(self, weights: Weights, update: Weights, steps: int) -> Peel:
+        """Begin to peel an update of so many steps."""
+        layers, between = self.layers(weights, update)
+        size = different(layers[0].augmented, self.each * steps)
+        activations = visible(layers[1].augmented, self.each * steps)
+        activations = activations if activations > AGAIN * size else size
         layers[0].expect_room(size, each=2)
-        layers[1].expect_room(size)
-        return Peel.of(layers[0], layers[1], between[0], size)
+        layers[1].expect_room(activations)
+        peel = Peel.of(layers[0], layers[1], between[0], size, activations)
+        if activations == size:  # the images of later steps are nearly members
+            peel.decoys = peel.found
+        return peel
+
+    def again(self, steps: int) -> bool:
+        """Say whether so many steps had all the images, which come again in the others."""
+        fewer = different(self.first, self.each * self.steps) <= self.each * steps
+        return fewer and self.steps % steps == 0 and steps < self.steps
 
     def batch(self, peel: Peel, weights: Weights) -> "Batch":
         """Read the labels of the surest examples, as many as a step has."""
-        layers, between = linear_chain(self.model, self.task, self.summed(weights, self.update))
         best = torch.tensor(peel.residuals).argsort()[: self.each]
         found = peel.found[best]
-        labels, _ = read_labels(behind(layers, between), found @ peel.weight.T, peel.errors[best], self.each)
+        rest = behind(*self.layers(weights, self.update))
+        labels, _ = read_labels(rest, found @ peel.weight.T, peel.errors[best], self.each)
         return Batch(
             inputs=found @ peel.basis,
             labels=labels,
@@ -203,47 +223,48 @@ class Training:
             residual=max(peel.residuals[place] for place in best.tolist()),
         )
 
-    def refined(self, batch: "Batch", peel: Peel) -> tuple["Batch", float]:
-        """Move the images of one batch, within their span, until all steps replayed give the update."""
-        place = (batch.inputs @ peel.basis.T).requires_grad_()
-        search = torch.optim.LBFGS(
-            [place],
-            max_iter=REPLAYS,
-            history_size=REPLAYS,
-            tolerance_grad=0,
-            tolerance_change=0,
-            line_search_fn="strong_wolfe",
-        )
+    def slopes(self, weights: Weights, batch: "Batch") -> tuple[Weights, Tensor]:
+        """Return a step's gradient, and its errors; examples that were not seen had none."""
+        seen = len(batch.labels) / self.each
+        slopes, errors = self.network.slopes(weights, batch.inputs, batch.labels)
+        return {name: seen * slope for name, slope in slopes.items()}, seen * errors
 
-        def inputs() -> Tensor:
-            found = place @ peel.basis
-            return found / found[:, -1:]
+    def settled(self, batches: list["Batch"]) -> list["Batch"]:
+        """Let all inputs follow from their errors in a replay of all steps, while more is explained."""
+        whole = bool(batches) and (len(batches) == self.steps or self.again(len(batches)))
+        if not whole or sum(len(batch.labels) for batch in batches) < self.each * len(batches):
+            return batches
+        best, target, moved = math.inf, self.first, batches
+        for _ in range(SETTLING):
+            errors, unexplained = self._replayed(moved)
+            if unexplained >= min(best, ORDERED):
+                break
+            best = unexplained
+            shares = errors.norm(dim=1) * torch.cat([b.inputs for b in moved]).norm(dim=1) / target.norm()
+            explained = (unexplained < EXPLAINED * shares).view(-1, self.each)
+            batches = [
+                dataclasses.replace(batch, certified=batch.certified | sure, residual=unexplained)
+                for batch, sure in zip(moved, explained, strict=True)
+            ]
+            inputs = fit(errors.T, target)
+            parts = (inputs / inputs[:, -1:]).view(len(batches), self.each, -1)
+            moved = [dataclasses.replace(b, inputs=part) for b, part in zip(batches, parts, strict=True)]
+        return batches
 
-        def loss() -> float:
-            with torch.enable_grad():
-                over = self.unexplained(self.replay(inputs(), batch.labels)).square()
-                place.grad = torch.autograd.grad(over, place)[0]
-            return float(over.detach())
-
-        search.step(loss)  # type: ignore[no-untyped-call]
-        found = inputs().detach()
-        left = self.unexplained(self.replay(found, batch.labels)).detach()
-        return dataclasses.replace(batch, inputs=found), float(left)
-
-    def replay(self, inputs: Tensor, labels: Tensor) -> Weights:
-        """Take all steps on one batch; return the change, ready to be derived by the inputs."""
-        weights = {name: tensor.requires_grad_() for name, tensor in self.sent.items()}
-        for _ in range(self.steps):
-            slopes, _ = self.network.slopes(weights, inputs, labels, again=True)
+    def _replayed(self, batches: Sequence["Batch"]) -> tuple[Tensor, float]:
+        """Take all steps; return each image's errors, summed, and the share of the update left over."""
+        weights, errors = dict(self.sent), torch.zeros(len(batches), self.each, len(self.first))
+        for step in range(self.steps):
+            place = step % len(batches)
+            slopes, own = self.slopes(weights, batches[place])
+            errors = errors.to(own)
+            errors[place] += own
             weights = {name: tensor - self.rate * slopes[name] for name, tensor in weights.items()}
-        return {name: tensor - self.sent[name] for name, tensor in weights.items()}
-
-    def unexplained(self, change: Weights) -> Tensor:
-        """Return the share of the update that such a change leaves over."""
-        over = torch.stack([(change[name] - tensor).square().sum() for name, tensor in self.update.items()])
-        whole = torch.stack([tensor.square().sum() for tensor in self.update.values()])
-        share: Tensor = (over.sum() / whole.sum()).sqrt()
-        return share
+        over = sum(
+            (weights[name] - self.sent[name] - told).square().sum() for name, told in self.update.items()
+        )
+        whole = sum(told.square().sum() for told in self.update.values())
+        return errors.flatten(0, 1), float(over / whole) ** 0.5
 
     def shown(self, batches: Sequence["Batch"]) -> Reconstruction:
         """Say what was found of all steps."""
@@ -252,10 +273,30 @@ class Training:
             for name in ("inputs", "labels", "certified")
         )
         size = self.each * self.steps
-        if len(inputs) < size:
-            log.warning("found %d of %d images: those of %d steps", len(inputs), size, len(batches))
+        times = self.steps // len(batches) if self.again(len(batches)) else 1
+        if times * len(inputs) < size:
+            log.warning("found %d of %d images, in %d steps", times * len(inputs), size, len(batches))
         first = linear_chain(self.model, self.task, self.observation)[0][0]
+        copies = torch.full_like(labels, times)
         guess = reconstruction(
-            self.task, first, inputs, labels=(labels, torch.ones_like(labels)), certified=certified, size=size
+            self.task, first, inputs, labels=(labels, copies), certified=certified, size=size
         )
         return dataclasses.replace(guess, residual=max(batch.residual for batch in batches))
+
+
+def different(gradient: Tensor, size: int) -> int:
+    """Return how many of `size` inputs differ: up to where singular values fall, or all that are visible."""
+    rank = clear_rank(gradient)
+    return rank if rank is not None and rank <= size else visible(gradient, size)
+
+
+def visible(gradient: Tensor, size: int) -> int:
+    """Return how many of `size` singular values stand out of the noise that later ones show.
+
+    The largest singular value of noise is its deviation times the sum of the sides' roots.
+    """
+    values = torch.linalg.svdvals(gradient)
+    freedom = math.prod(max(1, side - size) for side in gradient.shape)
+    noise = math.sqrt(float(values[size:].square().sum()) / freedom)
+    edge = noise * sum(math.sqrt(side) for side in gradient.shape)
+    return max(1, int((values[:size] > EDGE * edge).sum()))

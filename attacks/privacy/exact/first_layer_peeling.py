@@ -125,7 +125,7 @@ def _shown(
     outside = errors - (errors @ peel.columns.basis) @ peel.columns.basis.T
     residuals = outside.norm(dim=1) / errors.norm(dim=1).clamp(min=1e-300)
     expected = peel.columns.expected_residuals(errors)
-    judged = judge(residuals, expected, errors.shape[1], peel.size, peel.tries)
+    judged = judge(residuals, expected, errors.shape[1], 2 * peel.size - 1, peel.tries)
     scale = 1.0 if observation.kind == "gradient" else -1 / (observation.learning_rate or 1.0)
     labels, copies = read_labels(peel.behind, outputs, peel.errors * lengths[:, None] * scale, size)
     told = observation.kind == "gradient" or observation.learning_rate is not None

@@ -148,7 +148,7 @@ class HeadPeel:
         if not len(self) or len(self) < self.different:
             return torch.zeros(len(self), dtype=torch.bool)
         residuals, expected = self._judged(self.near, self.labels)
-        judged = judge(residuals, expected, len(self.gradient) - 1, self.different, self.tries)
+        judged = judge(residuals, expected, len(self.gradient) - 1, 2 * self.different - 1, self.tries)
         whole = self._spaces(self.gradient, self.different)
         points = whole.points(self.near @ self.weight.T)
         noise = torch.maximum(expected, residuals)
@@ -195,7 +195,9 @@ class HeadPeel:
             - blurred.clamp(max=limits[1])
             - ROUNDED / errors.norm(dim=1).clamp(min=1e-300)
         )
-        passing = judge(residuals, expected, len(self.gradient) - 1, self.different, self.tries).passing
+        passing = judge(
+            residuals, expected, len(self.gradient) - 1, 2 * self.different - 1, self.tries
+        ).passing
         passing &= (residuals < limits[0] * expected) & (off < limits[1]) & (blurred < BLURRED)
         allowed, taken = self._most(), set[int]()
         for place in residuals.argsort().tolist():

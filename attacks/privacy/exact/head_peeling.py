@@ -12,7 +12,8 @@ Fails: with more examples than that; on examples without loss, which leave nothi
 the label) whose error lies in the column space (C - K - 1 equations). Damped Gauss-Newton from the quotients
 G_y / g_y finds it, helped by what features cannot be, negative, where the network says so. A found example's
 error is projected out of the gradient, and the search goes on in a smaller space. Of those not found, K g_j =
-sum p_j - n_j bounds the counts from below: where the bounds sum to what is missing, they are the counts.
+sum p_j - n_j bounds the counts from below: where the bounds sum to what is missing, they are the counts. So
+are they where examples and classes are too many for a search in memory: then no features are told.
 """
 
 import dataclasses
@@ -24,7 +25,8 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.attacks.privacy import claims
-from fedsim.attacks.privacy.exact.head_peel import HeadPeel
+from fedsim.attacks.privacy.exact.certificates import noisy_spaces
+from fedsim.attacks.privacy.exact.head_peel import HeadPeel, at_least
 from fedsim.attacks.privacy.matching.linear_layers import LinearLayer, linear_layer
 from fedsim.core import progress, settings
 from fedsim.core.errors import FedsimError
@@ -62,7 +64,13 @@ class HeadPeeling(Attack):
                 f"and {layer.weight.shape[1]} features, got {different}. "
                 "Remedy: attack=labels; smaller batches."
             )
-        claims.expect_room(len(layer.weight) * different * (len(layer.weight) + different), "starts")
+        try:
+            claims.expect_room(len(layer.weight) * different * (len(layer.weight) + different), "starts")
+        except FedsimError:
+            if (counted := _counted(layer, size, different)) is None:
+                raise
+            log.warning("too many examples and classes to look for features: counts alone")
+            return dataclasses.replace(counted, seconds=time.perf_counter() - started)
         nonnegative = _nonnegative(model, task, observation, layer.name)
         peel = HeadPeel.of(layer, size, different, nonnegative=nonnegative)
         interrupted = False
@@ -117,6 +125,17 @@ def _room(layer: LinearLayer) -> int:
     """Return how many examples there may be: K - 1 unknowns for C - K - 1 equations, in so many features."""
     classes, features = layer.weight.shape
     return max(1, min((classes - 1) // 2, features))
+
+
+def _counted(layer: LinearLayer, size: int, different: int) -> Reconstruction | None:
+    """Return the counts where n_j >= -K g_j bounds all of them; None: where it does not."""
+    noise = noisy_spaces(layer.augmented, different)[0].noise
+    counts = at_least(size * layer.bias_gradient, size, size * noise)
+    if int(counts.sum()) < size:
+        return None
+    return Reconstruction(
+        class_counts=counts, class_presence=counts > 0, count_bounds=torch.stack([counts, counts])
+    )
 
 
 def _nonnegative(model: nn.Module, task: Task, observation: Observation, name: str) -> bool:

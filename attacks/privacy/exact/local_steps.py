@@ -17,26 +17,19 @@ class LinearNetwork:
     names: tuple[str, ...]
     between: tuple[Between, ...]
 
-    def slopes(
-        self, weights: Weights, inputs: Tensor, labels: Tensor, *, again: bool = False
-    ) -> tuple[Weights, Tensor]:
+    def slopes(self, weights: Weights, inputs: Tensor, labels: Tensor) -> tuple[Weights, Tensor]:
         """Return the gradient of a batch's mean loss by the weights, and by the first layer's outputs.
 
-        inputs: [x | 1] of the first layer; again: ready to be derived again, by the inputs too.
+        inputs: [x | 1] of the first layer.
         """
-        own = {
-            name: tensor if tensor.requires_grad and again else tensor.detach().requires_grad_()
-            for name, tensor in weights.items()
-        }
+        own = {name: tensor.detach().requires_grad_() for name, tensor in weights.items()}
         with torch.enable_grad():
             outputs = functional.linear(inputs[:, :-1], *self._layer(own, 0))
             values = outputs
             for place, act in enumerate(self.between, start=1):
                 values = functional.linear(act(values), *self._layer(own, place))
             loss = functional.cross_entropy(values, labels)
-            *slopes, errors = torch.autograd.grad(
-                loss, [*own.values(), outputs], materialize_grads=True, create_graph=again
-            )
+            *slopes, errors = torch.autograd.grad(loss, [*own.values(), outputs], materialize_grads=True)
         return dict(zip(own, slopes, strict=True)), errors
 
     def _layer(self, weights: Weights, place: int) -> tuple[Tensor, Tensor]:

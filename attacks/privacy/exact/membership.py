@@ -22,12 +22,12 @@ class Membership:
         second: Tensor,
         weight: Tensor,
         act: Between,
-        rank: int,
+        ranks: tuple[int, int],
         ones: Tensor | None = None,
     ) -> None:
-        """Read both spaces from the gradients; ones: as for `spaces`."""
-        self.first = spaces(first, weight, rank, ones=ones)
-        self.goal = row_space(second, rank)
+        """Read both spaces, of these ranks, from the gradients; ones: as for `spaces`."""
+        self.first = spaces(first, weight, ranks[0], ones=ones)
+        self.goal = row_space(second, ranks[1])
         self.act = act
 
     def loss(self) -> Loss:

@@ -7,13 +7,15 @@ from torch import Tensor
 
 from fedsim.attacks.privacy.exact.certificates import ROOM, NoisySpace, judge, noisy_spaces
 from fedsim.attacks.privacy.exact.membership import Membership, derivative, with_one
-from fedsim.attacks.privacy.exact.search import anneal, random_points, random_widths
+from fedsim.attacks.privacy.exact.search import WIDEST, anneal, random_points, random_widths
 from fedsim.attacks.privacy.least_squares import fit
 from fedsim.attacks.privacy.matching.linear_layers import Between, LinearLayer, clear_rank, row_space
 
+BLURRED = 0.1  # of the typical length: the same for inputs of later local steps
 SAME = 1e-3  # of the typical length: two points nearer than this are one image
 NEAR = 3e-3  # residual in the peeled gradients that is worth a look in the whole ones
 WRONG = 0.1  # residual of a point that has nothing to do with the batch
+ALMOST = 0.05  # residual of an input of a later local step, whose activations have moved
 POLISH = 8  # Gauss-Newton steps at the end
 
 
@@ -21,6 +23,8 @@ POLISH = 8  # Gauss-Newton steps at the end
 class Peel:
     """The two layers' gradients, and what was found in them.
 
+    An update of several local steps with the same inputs again: the first layer's gradient has `size` of
+    them, the second's `activations` in its rows, since the weights before it have moved.
     Inputs [x | 1] are kept by their coordinates in the first gradient's row space, `basis`.
     """
 
@@ -30,6 +34,7 @@ class Peel:
     next_weight: Tensor  # W2
     act: Between
     size: int
+    activations: int
     basis: Tensor  # (size, in + 1)
     columns: tuple[Tensor, Tensor]  # orthonormal bases of both gradients' column spaces
     rows: tuple[NoisySpace, NoisySpace]  # of both gradients
@@ -41,12 +46,16 @@ class Peel:
     residuals: list[float] = field(default_factory=list)
     certified: list[bool] = field(default_factory=list)
     tries: int = 0  # starts so far
-    same: float = SAME
+    decoys: Tensor | None = None  # (N, size): inputs of later local steps, which are nearly members; None: no
 
     @classmethod
-    def of(cls, first: LinearLayer, second: LinearLayer, act: Between, size: int) -> "Peel":
-        """Begin with the layers' whole gradients."""
-        (left, rows), (next_left, next_rows) = (noisy_spaces(m.augmented, size) for m in (first, second))
+    def of(
+        cls, first: LinearLayer, second: LinearLayer, act: Between, size: int, activations: int | None = None
+    ) -> "Peel":
+        """Begin with the layers' whole gradients; activations: more than `size`, where inputs come again."""
+        activations = activations or size
+        left, rows = noisy_spaces(first.augmented, size)
+        next_left, next_rows = noisy_spaces(second.augmented, activations)
         basis, two = rows.basis.T, second.augmented
         one = first.augmented @ basis.T
         weight = torch.cat([first.weight, first.bias[:, None]], dim=1) @ basis.T
@@ -57,10 +66,11 @@ class Peel:
             next_weight=second.weight,
             act=act,
             size=size,
+            activations=activations,
             basis=basis,
             columns=(left.basis, next_left.basis),
             rows=(rows, next_rows),
-            whole=Membership(one, two, weight, act, size, basis[:, -1]),
+            whole=Membership(one, two, weight, act, (size, activations), basis[:, -1]),
             found=one.new_empty(0, size),
             outputs=one.new_empty(0, two.shape[1]),
             errors=one.new_empty(0, len(one)),
@@ -96,44 +106,66 @@ class Peel:
         *,
         steps: int = POLISH,
         annealing: int = 0,
+        widest: tuple[float, float] = WIDEST,
+        without_decoys: bool = False,
     ) -> int:
         """Look for inputs that are left, from random starts; return how many new ones were found."""
-        left, before = self.size - len(self), len(self)
-        first = self.first - self.errors.T @ self.found
+        before, errors, next_errors, outputs = len(self), self.errors, self.next_errors, self.outputs
+        found = self.found
+        if self.decoys is not None and without_decoys:  # taken out as well, as far as they are known
+            parts = [self._parts(row[None]) for row in self.decoys[: self.size - before - 1]]
+            found = torch.cat([found, self.decoys[: len(parts)]])
+            outputs, errors, next_errors = (
+                torch.cat([known, *(part[place] for part in parts)])
+                for place, known in enumerate((outputs, errors, next_errors))
+            )
+        left, first = self.size - len(found), self.first - errors.T @ found
         self.tries += starts
         if left == 1:  # one outer product: its rows are the input
             row = row_space(first, 1)[0]
             candidates = (row / row.dot(self.basis[:, -1]))[None]
             candidates = candidates[candidates.isfinite().all(dim=1)]
         else:
-            second = self.second - self.next_errors.T @ self.outputs
-            rest = Membership(first, second, self.weight, self.act, left, self.basis[:, -1])
+            again = self.activations > self.size  # found inputs have more activations than one to subtract
+            second = self.second if again else self.second - next_errors.T @ outputs
+            ranks = left, self.activations if again else left
+            rest = Membership(first, second, self.weight, self.act, ranks, self.basis[:, -1])
             points = random_points(rest.first, starts, random)
             if annealing:
-                widths = random_widths(rest.first, starts, random)
+                widths = random_widths(rest.first, starts, random, widest)
                 points = anneal(rest.loss(), points, widths, steps=annealing)
             points, residuals = rest.descend(points.double(), steps)
             inputs = rest.first.inputs(points)
             near = (ROOM * self._expected(inputs)).clamp(min=max(NEAR, tolerance or 0), max=WRONG)
-            candidates = inputs[residuals < near]
+            candidates = inputs[residuals < (near if self.decoys is None else WRONG)]
         if self.size == 1 and len(candidates):
             self.found = candidates
             self.errors = (self.first @ candidates[0] / candidates[0].dot(candidates[0]))[None]
             self.certified = [clear_rank(self.second) == 1]
         elif len(candidates):
-            # The peeled gradients carry the errors of all subtractions; the whole ones do not.
-            own = self.whole.first.points(self._distinct(candidates) @ self.weight.T)
-            self._keep_sure(*self.whole.descend(own, POLISH), tolerance)
+            self.consider(candidates, tolerance)
         return len(self) - before
+
+    def consider(self, candidates: Tensor, tolerance: float | None = None) -> None:
+        """Keep what is found near these inputs; the peeled gradients carry errors, the whole ones do not."""
+        distinct = self._distinct(candidates, SAME if self.decoys is None else BLURRED)
+        self.tries += len(distinct)
+        own = self.whole.first.points(distinct @ self.weight.T)
+        self._keep_sure(*self.whole.descend(own, POLISH), tolerance)
 
     def _keep_sure(self, points: Tensor, residuals: Tensor, tolerance: float | None) -> None:
         """Keep what noise explains, the surest first."""
         inputs = self.whole.first.inputs(points)
-        judged = judge(residuals, self._expected(inputs), self.second.shape[1], self.size, self.tries)
+        taken = self.size + self.activations - 1
+        judged = judge(residuals, self._expected(inputs), self.second.shape[1], taken, self.tries)
         passing = judged.passing if tolerance is None else residuals < tolerance
         for place in residuals.argsort().tolist():
             if passing[place] and len(self) < self.size:
                 self._keep(inputs[place : place + 1], float(residuals[place]), bool(judged.certified[place]))
+        if self.decoys is not None:
+            almost = inputs[~passing & (residuals < ALMOST)]
+            fresh = self._distinct(almost, BLURRED, torch.cat([self.found, self.decoys]))
+            self.decoys = torch.cat([self.decoys, fresh])
 
     def _expected(self, inputs: Tensor) -> Tensor:
         """Return the share of each input's activations that noise in both gradients leaves outside."""
@@ -141,10 +173,12 @@ class Peel:
         rows, next_rows = self.rows
         return next_rows.expected_residuals(outputs) + rows.expected_residuals(inputs @ self.basis)
 
-    def _distinct(self, candidates: Tensor) -> Tensor:
+    def _distinct(self, candidates: Tensor, same: float = SAME, known: Tensor | None = None) -> Tensor:
         kept = list[Tensor]()
+        known = self.found if known is None else known
         for row in candidates:
-            if all(float((row - other).norm()) > self.same * self.scale for other in (*kept, *self.found)):
+            others = torch.cat([known, *(one[None] for one in kept)])
+            if not len(others) or float((others - row).norm(dim=1).min()) > same * self.scale:
                 kept.append(row)
         return torch.stack(kept) if kept else candidates[:0]
 
@@ -152,17 +186,22 @@ class Peel:
         """Add an input, with the rows of D1 and D2 that belong to it."""
         if len(self._distinct(row)) == 0:
             return
+        output, error, next_error = self._parts(row)
+        self.residuals.append(residual)
+        self.certified.append(certified)
+        self.found = torch.cat([self.found, row])
+        self.outputs = torch.cat([self.outputs, output])
+        self.errors = torch.cat([self.errors, error])
+        self.next_errors = torch.cat([self.next_errors, next_error])
+
+    def _parts(self, row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return an input's activations [f(z) | 1], and its rows of D1 and D2."""
         values = row @ self.weight.T
         slopes = derivative(self.act, values)[0]
         one, two = self.columns
         system = torch.cat([one, -slopes[:, None] * (self.next_weight.T @ two)], dim=1)
         null = torch.linalg.svd(system, full_matrices=False)[2][-1]
-        error, next_error = one @ null[: self.size], two @ null[self.size :]
+        error, next_error = one @ null[: one.shape[1]], two @ null[one.shape[1] :]
         # [G1 | g1] = D1^T [X | 1], so the input is 1 on its own error through the pseudo-inverse.
         factor = 1 / fit(self.first, error[:, None])[:, 0].dot(row[0])
-        self.residuals.append(residual)
-        self.certified.append(certified)
-        self.found = torch.cat([self.found, row])
-        self.outputs = torch.cat([self.outputs, with_one(self.act(values))])
-        self.errors = torch.cat([self.errors, factor * error[None]])
-        self.next_errors = torch.cat([self.next_errors, factor * next_error[None]])
+        return with_one(self.act(values)), factor * error[None], factor * next_error[None]

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.exact.behind import behind, read_labels
-from fedsim.attacks.privacy.exact.peel import Peel
+from fedsim.attacks.privacy.exact.peel import POLISH, Peel
 from fedsim.attacks.privacy.exact.shown import bounds_beside, reconstruction
 from fedsim.attacks.privacy.matching.linear_layers import Between, LinearLayer, linear_chain, linear_names
 from fedsim.core import progress, settings
@@ -136,8 +136,8 @@ class Peeling(Attack):
         with progress.bar("peeling", peel.size) as advance:
             while len(peel) < peel.size and idle < PATIENCE and time.perf_counter() < deadline:
                 few = (peel.size - len(peel) <= FEW) == (idle % 2 == 0)  # and in vain: the other way
-                steps = {"steps": self.steps} if few else {"annealing": self.annealing}
-                fresh = peel.search(self.starts, self.tolerance, random, **steps)
+                steps, annealing = (self.steps, 0) if few else (POLISH, self.annealing)
+                fresh = peel.search(self.starts, self.tolerance, random, steps=steps, annealing=annealing)
                 idle = 0 if fresh else idle + 1
                 advance(len(peel))
 

@@ -26,10 +26,12 @@ def random_points(spaces: Spaces, number: int, random: torch.Generator) -> Tenso
     return points / math.sqrt(max(1, size))
 
 
-def random_widths(spaces: Spaces, number: int, random: torch.Generator) -> Tensor:
+def random_widths(
+    spaces: Spaces, number: int, random: torch.Generator, widest: tuple[float, float] = WIDEST
+) -> Tensor:
     """Return how wide kinks are at first: wide ones lead to few examples surely, narrow ones to many."""
     output = spaces.length / math.sqrt(spaces.slant.shape[1])
-    return output * torch.empty(number, 1).uniform_(*WIDEST, generator=random)
+    return output * torch.empty(number, 1).uniform_(*widest, generator=random)
 
 
 def anneal(loss: Loss, points: Tensor, widths: Tensor, *, steps: int) -> Tensor:
