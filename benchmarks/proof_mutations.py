@@ -53,7 +53,7 @@ def _unsigned(
     for number in range(total):
         verdict = judged(mutated(sealed, chance), training, audit, generator(seed, number))
         checks["accepted" if verdict.accepted else verdict.check] += 1
-    print(f"\n{total} mutations by a stranger, of {len(sealed) / 2**20:.1f} MB: {dict(checks)}")
+    print(f"\n{total} mutations by a stranger, of {len(sealed) / 2**20:.1f} MB: {dict(checks)}", flush=True)
     print(f"peak memory beyond the first proof's: {peak() - before:.0f} MB", flush=True)
 
 

@@ -6,6 +6,7 @@ another prover, would have begun elsewhere.
 
 import hashlib
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -16,6 +17,7 @@ from fedsim.defenses.integrity.proof.commitment import MerkleTree, leaves_of
 from fedsim.integrity.training import CentralTraining
 
 CHUNK = 1000  # examples that are read at a time
+_COMMITTED: WeakKeyDictionary[Images, Commitment] = WeakKeyDictionary()
 
 
 def bound(training: CentralTraining, prover: bytes, nonce: bytes, root: str) -> CentralTraining:
@@ -27,7 +29,13 @@ def bound(training: CentralTraining, prover: bytes, nonce: bytes, root: str) -> 
 
 
 def commitment_to(train: Images) -> Commitment:
-    """Return the commitment to a data set, read in parts."""
+    """Return the commitment to a data set, read in parts; once, as long as it is at hand."""
+    if train not in _COMMITTED:
+        _COMMITTED[train] = _committed(train)
+    return _COMMITTED[train]
+
+
+def _committed(train: Images) -> Commitment:
     parts = torch.split(torch.arange(len(train.labels)), CHUNK)
     data = (Batch(images=train.batch(part), labels=train.labels[part]) for part in parts)
     return MerkleTree(leaf for part in data for leaf in leaves_of(part)).commitment

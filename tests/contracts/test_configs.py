@@ -65,7 +65,19 @@ FIGURES = {  # beside a run's own metrics
         *("area", "correlation", "correlation_within_steps"),
     },
     "calibration": {
-        *("parameters", "largest l2", "mean l2", "l2", "l2 / d_ref", "first step told", "false alarms"),
+        *(
+            "parameters",
+            "largest l2",
+            "mean l2",
+            "l2",
+            "l2 / d_ref",
+            "first step told",
+            "false alarms",
+            "accuracy there",
+            "smallest p",
+            "linf",
+            "least linf",
+        ),
         *("largest update", "jump", "jump / largest"),
     },
 }

@@ -127,7 +127,8 @@ def test_infinitesimal_steps_are_valid_and_lead_nowhere() -> None:
 def test_a_step_is_solved_for_its_start(solver: str) -> None:
     work = smooth_work()
     batch, rate = work.own_batches()[0], work.learning_rate
-    found = invert_step(work.model, work.sent, batch, rate, solver=solver)
+    slow = solver == "gradient_descent"  # it converges linearly
+    found = invert_step(work.model, work.sent, batch, rate, solver=solver, iterations=60 if slow else 15)
     assert found.error < 1e-6
     assert found.calls > 1
     assert min(lengths(between(found.weights, work.sent))) > 1e-4

@@ -7,7 +7,7 @@ Paper: Zhang et al., "Adversarial Examples" for Proof-of-Learning (S&P 2022) and
 Assumes: a delta that is worth it.
 Caught by: bits, where it names a machine like the verifier's; its straight way (rounding has none) from seven
     intervals on. One that hides its machine and wavers as rounding does is accepted; its drift is then
-    2.5 delta times the root of the number of intervals (1e-5 in a way of length one), unless machines=same.
+    2.5 delta times the root of the number of intervals (some 1e-5 of a round's way), unless machines=same.
 """
 
 import math

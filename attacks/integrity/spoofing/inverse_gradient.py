@@ -114,6 +114,7 @@ def _gradient_descent(
             break
         small = 1e-4 / size
         point = point - (residual(point + small * gap) - gap) / small
+    residual(point)  # the last one was beside it
     return point
 
 
