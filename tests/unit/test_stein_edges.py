@@ -200,9 +200,9 @@ def test_inactive_units_count_in_what_is_unexplained() -> None:
 
 def test_rows_that_completion_blew_up_are_not_trusted() -> None:
     known_entries = torch.tensor([[True, True, False, False], [True, False, False, False]])
-    rows = torch.tensor([[1.0, 1.0, 1.9, 1.9], [1.0, 1.9, 1.9, 1.9]]).double()
+    rows = 3 * torch.tensor([[1.0, 1.0, 1.9, 1.9], [1.0, 1.9, 1.9, 1.9]]).double()
     assert _sane(rows, known_entries).tolist() == [True, True]
-    rows[0, 2:], rows[1, 1:] = 2.1, 2.1  # means, whatever the number of entries
+    rows[0, 2:], rows[1, 1:] = 6.3, 6.3  # means, whatever the number of entries
     assert _sane(rows, known_entries).tolist() == [False, False]
     assert _sane(rows, known_entries | True).tolist() == [True, True]
 
