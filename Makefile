@@ -27,10 +27,10 @@ run: $(VENV)/.ready  ## run the main experiment on embedded data and write its r
 	$(BIN)/fedsim attack=span_matching
 
 test: $(VENV)/.dev  ## run the tests of every capability (about six minutes on two cores)
-	$(BIN)/python -m pytest -n 3 -m "not slow"
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow"
 
 test-slow: $(VENV)/.dev  ## run the others: Ray and deployment in full, signals, sweeps elsewhere, long searches
-	$(BIN)/python -m pytest -n 3 -m slow
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m slow
 
 test-all: test test-slow  ## run all tests
 

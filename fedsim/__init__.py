@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from fedsim.core.types import Observation, Reconstruction, Score, Task, Truth, Weights
     from fedsim.data.images import Dataset
     from fedsim.flower.wiretap import Wiretap, keep_truth
+    from fedsim.integrity.prove_loop import prove
+    from fedsim.integrity.recorder import Recorder
 
 __all__ = [
     "Attack",
@@ -38,6 +40,7 @@ __all__ = [
     "Observation",
     "Picture",
     "Reconstruction",
+    "Recorder",
     "Run",
     "Runs",
     "Score",
@@ -58,6 +61,7 @@ __all__ = [
     "model",
     "observation",
     "observe",
+    "prove",
     "run",
     "score",
     "show",
@@ -74,6 +78,8 @@ _HOMES = {  # as above, for whoever runs and does not check types; a test holds 
     "fedsim.core.types": ("Observation", "Reconstruction", "Score", "Task", "Truth", "Weights"),
     "fedsim.data.images": ("Dataset",),
     "fedsim.flower.wiretap": ("Wiretap", "keep_truth"),
+    "fedsim.integrity.prove_loop": ("prove",),
+    "fedsim.integrity.recorder": ("Recorder",),
 }
 
 

@@ -17,7 +17,7 @@ from fedsim.attacks.integrity.spoofing.free_rider import FreeRider
 from fedsim.config import build
 from fedsim.config.compose import compose
 from fedsim.core.federation import Federation
-from fedsim.core.interfaces import Audit, Behaviour, Challenge, Forgery, Submission
+from fedsim.core.interfaces import Audit, Behaviour, Challenge, Forgery, Submission, challenge_on
 from fedsim.core.randomness import generator
 from fedsim.core.training import Batch, Claim, LocalWork, batch_digest, batch_gradient, weights_of
 from fedsim.core.types import Verdict, Weights, reply_problem
@@ -201,14 +201,14 @@ def small_challenge(size: int = 60, unwanted: int = 3, model: nn.Module | None =
         return Batch(images=levels / 255, labels=data.train.labels[indices])
 
     order = torch.randperm(400, generator=generator(0, "challenge"))
-    return Challenge(
+    return challenge_on(
+        order[:size],
         model=(small_model("softmax") if model is None else model).double(),
-        batch=examples(order[:size]),
         unwanted=torch.arange(unwanted),
         task=data.task,
-        owned=order[size:],
+        owned=order,
         examples=examples,
-        generator=generator(0, "forge"),
+        chance=generator(0, "forge"),
     )
 
 

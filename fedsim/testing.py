@@ -106,6 +106,18 @@ def check_defense(defense: Defense) -> None:
         expect(skips or not zeros, "zeros in what is sent, where it says that there are")
         expect(defense.sparse or not defense.known(seen).zeros, "sparse where zeros are known to be")
     expect(acts, "that a server sees something else than without it")
+    if defense.repeatable:
+        _check_repeatable(defense, reply, sent)
+
+
+def _check_repeatable(defense: Defense, reply: Weights, sent: Weights) -> None:
+    """Hold a defense to what it tells an audit: no chance, no memory, and nothing within the steps."""
+    again = defense.on_reply(copies(reply), "gradient", generator(3))
+    expect(same_weights(sent, again), "the same reply whatever the chance, of a defense that is repeatable")
+    kind = type(defense)
+    within = kind.on_batch is not Defense.on_batch or kind.on_gradient is not Defense.on_gradient
+    plain = not (within or defense.keeps_rest or defense.sums_replies)
+    expect(plain, "a repeatable defense to act on replies alone, without memory")
 
 
 def made_up_reply() -> dict[str, Tensor]:

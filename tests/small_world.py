@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from fedsim.core.interfaces import Challenge
+from fedsim.core.interfaces import Challenge, challenge_on
 from fedsim.core.randomness import generator
 from fedsim.core.training import Batch, batch_gradient
 from fedsim.data.synthetic import synthetic
@@ -22,14 +22,14 @@ def examples(indices: Tensor) -> Batch:
 def challenge(model: nn.Module, size: int, *, unwanted: int | None = None, seed: int = 0) -> Challenge:
     """A step in float64 on grey levels."""
     order = torch.randperm(400, generator=generator(seed, "challenge"))
-    return Challenge(
+    return challenge_on(
+        order[:size],
         model=model.double(),
-        batch=examples(order[:size]),
         unwanted=torch.arange(size if unwanted is None else unwanted),
         task=DATA.task,
-        owned=order[size:],
+        owned=order,
         examples=examples,
-        generator=generator(seed, "forge"),
+        chance=generator(seed, "forge"),
     )
 
 

@@ -15,6 +15,7 @@ class Clip(Defense):
     """Scales the gradient or update down to an l2 norm of at most `max_norm`, as a whole or by tensor."""
 
     rescales = True
+    repeatable = True
 
     def __init__(self, *, max_norm: float = 1.0, scope: str = "model") -> None:
         """Set the bound; scope: `model`, or `tensor` for each by itself."""

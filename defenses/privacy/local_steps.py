@@ -13,6 +13,8 @@ from fedsim.core.settings import number, whole
 class LocalSteps(Defense):
     """Clients take several steps, each on a batch of its own, and send the update instead of a gradient."""
 
+    repeatable = True
+
     def __init__(self, *, steps: int = 5, learning_rate: float = 0.05) -> None:
         """Set the number of local steps and their learning rate."""
         self.steps = whole("defense.local_steps.steps", steps)

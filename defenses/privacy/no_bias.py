@@ -12,6 +12,7 @@ class NoBias(Defense):
     """Keeps the last layer's bias gradient or update back: zeros are sent, and it is never trained."""
 
     sparse = True
+    repeatable = True
 
     def on_reply(self, reply: Weights, kind: Kind, generator: Generator) -> Weights:
         """Send zeros for the last bias."""

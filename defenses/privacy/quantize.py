@@ -32,6 +32,7 @@ class Quantize(Defense):
         sizes = {"qsgd": math.log2(2 * levels + 1), "sign": 1.0, "float16": 16.0, "bfloat16": 16.0}
         self.bits = sizes[method]
         self.keeps_rest = switch("defense.quantize.error_feedback", error_feedback)
+        self.repeatable = method != "qsgd" and not error_feedback
 
     def on_reply(self, reply: Weights, kind: Kind, generator: Generator) -> Weights:
         """Quantise tensor by tensor."""

@@ -35,6 +35,7 @@ class Sparsify(Defense):
         self.keep = one_of("defense.sparsify.keep", keep, CHOICES)
         self.scope = one_of("defense.sparsify.scope", scope, SCOPES)
         self.keeps_rest = switch("defense.sparsify.error_feedback", error_feedback)
+        self.repeatable = keep == "largest" and not error_feedback
 
     def known(self, observation: Observation) -> KnownDefense:
         """Zeros are entries that were left out."""

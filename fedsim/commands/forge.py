@@ -44,9 +44,11 @@ def check_traces(path: Path) -> None:
 
     folder = RunFolder(path)
     game = forging_game(parse_text(folder.config_text()))
-    verdicts = list(judge_traces(folder.storage, game.training, game.domain, game.form))
-    print(*verdicts, sep="\n")
-    if any(verdict.problem for verdict in verdicts):
+    problems = list[str]()
+    for verdict in judge_traces(folder.storage, game.training, game.domain, game.form):
+        print(verdict, flush=True)  # as they come: a trace takes minutes
+        problems.append(verdict.problem)
+    if any(problems):
         sys.exit(1)
 
 

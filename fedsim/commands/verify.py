@@ -1,5 +1,6 @@
 """`fedsim verify`: judge a proof, or the records of an audited run."""
 
+import secrets
 import sys
 from pathlib import Path
 
@@ -14,30 +15,47 @@ from fedsim.core.errors import FedsimError, in_words
 @click.option(
     "--parent", type=click.Path(path_type=Path), help="The proof of the model that PROOF begins at."
 )
+@click.option("--loop", help="Of a proof of your own loop: MODULE.FUNCTION, which is run where it is drawn.")
+@click.option(
+    "--verifiers", type=click.IntRange(1, 64), default=1, help="Processes that share the intervals."
+)
 @click.option("--head", help="Of a RUN: the head of its ledger, as it was printed when the run ended.")
+@click.option("--keys", type=click.Path(path_type=Path), help="Of a RUN with audit.keys: the folder of them.")
 @settings
-def command(proof: Path, overrides: tuple[str, ...], parent: Path | None, head: str | None) -> None:
+def command(
+    proof: Path,
+    overrides: tuple[str, ...],
+    parent: Path | None,
+    loop: str | None,
+    verifiers: int,
+    head: str | None,
+    keys: Path | None,
+) -> None:
     """Judge PROOF, a file of `fedsim prove`, by data=... model=... proof.keys=DIR; or the ledger of a RUN.
 
     `fedsim verify MODEL PROOF` also checks that the weights in MODEL are those that the proof ends with.
     Exit status: 0 accepted, 1 rejected, 2 malformed, 3 could not be judged.
     """
-    from fedsim.commands.central import central
+    from fedsim.commands.central import Errand, judged_file
     from fedsim.commands.cli import complain
     from fedsim.integrity.audited import check_audited
-    from fedsim.integrity.verify import verify_file
+    from fedsim.integrity.shares import judged_together
 
     model = None
     if overrides and "=" not in overrides[0]:
         model, proof, overrides = proof, Path(overrides[0]), overrides[1:]
     try:
         if proof.is_dir():
-            number, problem, found = check_audited(proof, head)
+            number, problem, found = check_audited(proof, head, keys)
             print(f"changed: {problem}" if problem else f"unchanged: {number} proofs, as in the ledger")
             print(f"head: {found}")
             sys.exit(1 if problem else 0)
-        audit, training, _ = central(overrides)
-        verdict = verify_file(proof, training, audit, model=model, parent=parent)
+        seed = secrets.randbits(62)  # of the machine's own chance: nobody can know it beforehand
+        errands = [
+            Errand(proof, overrides, loop, model, parent, seed, (number, verifiers))
+            for number in range(verifiers)
+        ]
+        verdict = judged_together(judged_file, errands)
     except (FedsimError, MemoryError) as error:
         words = in_words(error) if isinstance(error, FedsimError) else "more memory than there is"
         complain(f"{proof}: could not be judged: {words}" if isinstance(error, MemoryError) else words)

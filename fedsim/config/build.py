@@ -211,10 +211,11 @@ def _audit(config: DictConfig, rules: Federation, defenses: Sequence[Defense]) -
     if (built := instance(config.audit, "audit")) is None:
         return None
     audit = of_type(built, Audit, "audit")
-    if rules.mode != "fedavg" or defenses:
+    if not all(defense.repeatable for defense in defenses):
         raise FedsimError(
-            "audit: a trace of plain local steps must end in the update that is sent. "
-            "Remedy: federation=fedavg and defense=[], or audit=none."
+            "audit: plain local steps must lead to what is sent, by what the server can do again. "
+            "Remedy: defenses without chance or memory that act on replies alone (clip, no_bias, quantize to "
+            "sign or 16 bits, sparsify's largest, local_steps), or audit=none."
         )
     return audit
 
@@ -232,8 +233,6 @@ def _malicious_clients(
     nodes = dict(config.client or {})
     if not nodes:
         return ("",) * rules.clients, ()
-    if rules.mode != "fedavg":
-        raise FedsimError("client: cheats are on local training. Remedy: federation=fedavg.")
     for name, node in nodes.items():
         share = node.get("share") if isinstance(node, DictConfig) else node
         settings.number(f"client.{name}.share", share, least=0, most=1)

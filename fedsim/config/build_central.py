@@ -35,6 +35,7 @@ def central_training(config: DictConfig) -> tuple["ProofOfLearning", CentralTrai
         fresh=fresh,
         drawn=drawn,
         train=data.train,
+        test=data.test,
         task=data.task,
         steps=proof.steps,
         batch_size=proof.batch_size,

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fedsim.config.plugins import config_folders
 from fedsim.core.errors import FedsimError, in_words
 from fedsim.core.expectation import Expectation, read_expectations, read_minutes
+from fedsim.core.yamls import read_yaml
 
 GROUPS = (
     "attack",
@@ -109,7 +108,7 @@ def _in_full(entry: Entry, time: str) -> list[str]:
 
 def _entry(group: str, path: Path) -> Entry:
     text = path.read_text(encoding="utf-8")
-    data = yaml.safe_load(text) or {}
+    data = read_yaml(text) or {}
     target, comments, summary, paper = data.get("_target_", ""), _header(text), "", ""
     minutes: float | None = None
     expected: tuple[Expectation, ...] = ()

@@ -24,6 +24,7 @@ from fedsim.config.plugins import LISTED, config_folders, is_import_path, key_of
 from fedsim.core.errors import FedsimError, suggestion
 from fedsim.core.expectation import Expectation, read_expectations
 from fedsim.core.imports import reach_working_folder
+from fedsim.core.yamls import read_yaml
 
 ABOUT = ("kind", "minutes", "expected")  # of an experiment: no settings of the runs that it makes
 PATHS = ("root", "path", "checkpoint", "keys", "root_certificates")  # settings that name files
@@ -150,7 +151,7 @@ def search_override() -> list[str]:
 @functools.cache
 def known_keys() -> frozenset[str]:
     """Return the settings at the top of a config."""
-    own = yaml.safe_load((config_dir() / "config.yaml").read_text(encoding="utf-8"))
+    own = read_yaml((config_dir() / "config.yaml").read_text(encoding="utf-8"))
     return frozenset({*own, *GROUPS, "hydra"} - {"defaults"})
 
 

@@ -13,6 +13,7 @@ import yaml
 
 from fedsim.config.catalog import GROUPS, config_dir
 from fedsim.config.signatures import Signature, allowed, signature
+from fedsim.core.yamls import read_yaml
 
 TOP_LEVEL = ("fedsim.config.checks", "fedsim.config.build", "fedsim.config.build_central", "fedsim.lab.grid")
 WORDS = {"int": "whole number", "float": "number", "str": "text", "bool": "true or false", "None": "null"}
@@ -44,7 +45,7 @@ class _Place:
 def top_level_keys() -> list[Key]:
     """Return the keys of conf/config.yaml that belong to no group."""
     text = (config_dir() / "config.yaml").read_text(encoding="utf-8")
-    data = {name: value for name, value in yaml.safe_load(text).items() if name != "defaults"}
+    data = {name: value for name, value in read_yaml(text).items() if name != "defaults"}
     return list(_keys(data, _Place(path="", below="", signature=None, modules=TOP_LEVEL), _comments(text)))
 
 
@@ -52,7 +53,7 @@ def group_keys(group: str, name: str) -> list[Key]:
     """Return the keys of one yaml, by the names that they have once it is chosen."""
     text = (config_dir() / group / f"{name}.yaml").read_text(encoding="utf-8")
     found = re.search(r"^# @package (\S+)", text, re.MULTILINE)
-    data = yaml.safe_load(text) or {}
+    data = read_yaml(text) or {}
     data.pop("defaults", None)
     prefix = found[1] if found else group.replace("/", ".")
     return list(

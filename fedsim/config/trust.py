@@ -11,13 +11,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from fedsim.config.catalog import config_dir
 from fedsim.config.plugins import USER_MODEL
 from fedsim.core.errors import FedsimError
 from fedsim.core.imports import reach_working_folder
+from fedsim.core.yamls import read_yaml
 
 OWN_PACKAGES = ("fedsim.attacks.", "fedsim.defenses.")
 TELLING = "fedsim.tracking.mlflow.MLflow"  # ours, but scores and reports leave by it for an address
@@ -78,5 +78,5 @@ def _defined(target: str) -> Any:
 @functools.cache
 def _named_by_yamls() -> frozenset[str]:
     """Return all targets of conf/."""
-    configs = (yaml.safe_load(path.read_text(encoding="utf-8")) for path in config_dir().rglob("*.yaml"))
+    configs = (read_yaml(path.read_text(encoding="utf-8")) for path in config_dir().rglob("*.yaml"))
     return frozenset(target for config in configs for target in _targets(config))

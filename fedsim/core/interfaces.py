@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Generator, Tensor, nn
 
 from fedsim.core.errors import FedsimError
@@ -89,6 +90,7 @@ class Defense:
     rescales: bool = False  # noise that was added before has another deviation afterwards
     sparse: bool = False  # zeros after this defense are worth leaving out on the wire
     keeps_rest: bool = False  # error feedback: what on_reply takes away is added to the client's next reply
+    repeatable: bool = False  # acts on replies alone, and without chance: an audit can do it again
     sums_replies: bool = False  # the server gets only the sum over a round's clients
 
     def rules(self, federation: Federation) -> Federation:
@@ -163,6 +165,36 @@ class Challenge:
     generator: Generator
 
 
+def challenge_on(
+    own: Tensor,
+    *,
+    model: nn.Module,
+    unwanted: Tensor | float,
+    task: Task,
+    owned: Tensor,
+    examples: Callable[[Tensor], Batch],
+    chance: Generator,
+) -> Challenge:
+    """Return the challenge of a step on the examples at some indices.
+
+    unwanted: places in the batch, or a share of it to draw them from: none, or at least one.
+    """
+    if isinstance(unwanted, Tensor):
+        places = unwanted
+    else:
+        number = max(1, round(unwanted * len(own))) if unwanted else 0
+        places = torch.randperm(len(own), generator=chance)[:number].sort().values
+    return Challenge(
+        model=model,
+        batch=examples(own),
+        unwanted=places,
+        task=task,
+        owned=owned[~torch.isin(owned, own)],
+        examples=examples,
+        generator=chance,
+    )
+
+
 class Forgery:
     """A way to another batch with the same update, and the domain where its batches lie."""
 
@@ -187,7 +219,7 @@ class Submission:
     proof: bytes
     model: nn.Module
     sent: Weights
-    received: Weights  # the update
+    received: Weights  # the gradient or update, as it left the client
     num_examples: int | None  # that the client disclosed
     task: Task
     steps: int
@@ -201,6 +233,8 @@ class Submission:
     order: Sequence[tuple[int, ...]] | None = (
         None  # places of each step's examples; None: the client's choice
     )
+    kind: Kind = "update"  # of what was received
+    defended: Callable[[Weights], Weights] = lambda reply: reply  # what leaves a client in place of a reply
 
 
 class Committed:

@@ -34,13 +34,15 @@ class Commitment:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trace:
-    """Plain SGD on the mean cross-entropy, as it was done or is claimed to have been done."""
+    """A training as it was done or is claimed to have been done: plain SGD, or a loop with settings."""
 
-    checkpoints: Sequence[Weights]  # before steps 0, k, 2k, ..., and after the last
+    checkpoints: Sequence[Weights]  # before steps 0, k, 2k, ..., and after the last; see gradient
     every: int  # k
-    learning_rate: float
+    learning_rate: float  # of SGD on the mean cross-entropy; 0: the settings say it
     indices: Sequence[tuple[int, ...]]  # places of each step's examples in the prover's data
     digests: Sequence[str]  # of each step's batch
+    gradient: bool = False  # of one step, whose gradient stands where the last checkpoint would
+    settings: Sequence[str] = ()  # at each checkpoint, as text: what of a loop's state is no tensor
 
     def span(self, place: int) -> range:
         """Return the steps between a checkpoint and the next."""
@@ -94,6 +96,7 @@ class Claim:
     update: Weights  # new weights - sent; where a gradient is asked for, the gradient
     batches: tuple[Batch, ...]
     trace: Trace | None = None  # None: nobody wanted one
+    machine: str | None = None  # what it says that it computed on; None: what it did
     loss: float | None = None  # mean over the steps; None: it tells none
 
 
@@ -112,7 +115,13 @@ def honest(work: LocalWork) -> Claim:
         losses.append(loss)
         if work.kind == "update":
             apply_step(model, gradient, work.learning_rate)
-        if every is not None and ((step + 1) % every == 0 or step + 1 == work.steps):
+        elif every is not None:
+            checkpoints.append({name: tensor.cpu() for name, tensor in gradient.items()})
+        if (
+            every is not None
+            and work.kind == "update"
+            and ((step + 1) % every == 0 or step + 1 == work.steps)
+        ):
             checkpoints.append(weights_of(model))
     if work.kind == "gradient":
         reply = {name: tensor.cpu() for name, tensor in gradient.items()}
@@ -139,6 +148,7 @@ def trace_of(
         learning_rate=work.learning_rate,
         indices=work.own_places() if places is None else tuple(places),
         digests=tuple(batch_digest(batch) for batch in batches),
+        gradient=work.kind == "gradient",
     )
 
 

@@ -268,3 +268,4 @@ class Verdict:
     bytes: int = 0  # of the proof
     unseen: float | None = None  # chance that one false interval was not among those done again
     unpinned: str = ""  # what the verifier took from the prover's own word
+    shown: int = 0  # bytes of data that the prover had to show

@@ -10,8 +10,9 @@ from torch import nn
 
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Audit, Submission
+from fedsim.core.randomness import generator
 from fedsim.core.training import Batch, Commitment
-from fedsim.core.types import Observation, Verdict
+from fedsim.core.types import Observation, Verdict, Weights
 from fedsim.data.batches import natural_places
 from fedsim.flower.nodes import addressed_to, failure_of
 from fedsim.flower.records import arrays_of, decode
@@ -96,9 +97,18 @@ def _judged(
             reveal=lambda steps: _revealed(grid, reply.metadata.src_node_id, steps, rules.timeout),
             seed=setup.seed,
             commitment=commitment,
+            kind=rules.reply_kind,
+            defended=lambda reply: _defended(setup, reply),
             order=None if commitment is None else _order(setup, observation, commitment.examples),
         )
     )
+
+
+def _defended(setup: ServerSetup, reply: Weights) -> Weights:
+    """Return what defenses without chance make of a reply."""
+    for defense in setup.defenses:
+        reply = defense.on_reply(reply, setup.federation.reply_kind, generator(setup.seed, "no chance"))
+    return reply
 
 
 def _order(setup: ServerSetup, seen: Observation, number: int) -> tuple[tuple[int, ...], ...] | None:

@@ -64,6 +64,7 @@ class ServerSetup:
     federation: Federation
     attack: Attack
     audit: Audit | None
+    defenses: tuple[Defense, ...]  # that clients apply by the rules; an audit does them again
     sums_replies: bool  # secure aggregation: only the sum over a round's clients can be observed
     first_scale: float  # the largest weight of the first model
     seed: int

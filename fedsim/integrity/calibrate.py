@@ -1,12 +1,16 @@
 """What tells honest recomputation from a lie, measured: errors of the former, sizes of the latter.
 
 Paper: Jia et al., Proof-of-Learning: Definitions and Practice (S&P 2021): table II and figure 4
-    (initialisation), figure 5 (concatenation). Errors of recomputation: recomputation.py.
+    (initialisation, p_values), figure 5 (concatenation), figures 8 to 10 (inversion). Of recomputation:
+    recomputation.py.
 """
 
 import time
 from collections.abc import Callable, Iterator
 
+from torch import nn
+
+from fedsim.attacks.integrity.spoofing.inverse_gradient import SOLVERS, invert_step
 from fedsim.core import progress
 from fedsim.core.errors import FedsimError
 from fedsim.core.randomness import generator
@@ -16,8 +20,9 @@ from fedsim.defenses.integrity.proof.calibration import FILE as DELTAS
 from fedsim.defenses.integrity.proof.calibration import as_text
 from fedsim.defenses.integrity.proof.distances import distance
 from fedsim.defenses.integrity.proof.expected import Thoroughness
-from fedsim.defenses.integrity.proof.initialisation import initial_problem
+from fedsim.defenses.integrity.proof.initialisation import DRAWS, initial_problem, smallest_p
 from fedsim.defenses.integrity.proof.sampling import chosen_places
+from fedsim.flower.evaluation import evaluate_model
 from fedsim.integrity.recomputation import (
     batch_sizes,
     calibrations,
@@ -60,6 +65,8 @@ def study(training: CentralTraining, kind: str) -> Iterator[Finding]:
         "precision": precision,
         "machines": machines,
         "initialisation": initialisation,
+        "p_values": p_values,
+        "inversion": inversion,
         "concatenation": concatenation,
         "costs": costs,
         "revealed": revealed,
@@ -70,23 +77,54 @@ def study(training: CentralTraining, kind: str) -> Iterator[Finding]:
 
 
 def initialisation(training: CentralTraining, kind: str) -> Iterator[Finding]:
-    """After how many steps the tests tell weights from fresh ones; false alarms on the latter."""
+    """After how many steps the tests tell weights from fresh ones, and how well these do; false alarms."""
     fresh = _fresh(training)
     for number in range(1, 4):
-        model, first = training.fresh(1000 + number), float(training.steps)
+        model, first, case = training.fresh(1000 + number), float(training.steps), f"training {number}"
         for step in range(training.steps):
             if initial_problem(weights_of(model), fresh) is not None:
                 first = float(step)
                 break
-            sgd_step(
-                model, batch_at(training, central_indices(training, step, number)), training.learning_rate
-            )
-        yield Finding(
-            study="initialisation", case=f"training {number}", figure="first step told", value=first
-        )
+            _train(model, training, step, number)
+        yield Finding(study="initialisation", case=case, figure="first step told", value=first)
+        if training.test is not None:
+            found = evaluate_model(model, weights_of(model), training.test, "cpu")[0]
+            yield Finding(study="initialisation", case=case, figure="accuracy there", value=found)
     wrong = [initial_problem(weights_of(training.fresh(2000 + number)), fresh) for number in range(20)]
     share = sum(problem is not None for problem in wrong) / len(wrong)
     yield Finding(study="initialisation", case="20 fresh models", figure="false alarms", value=share)
+
+
+def p_values(training: CentralTraining, kind: str) -> Iterator[Finding]:
+    """The smallest p-value of a Kolmogorov-Smirnov test over all tensors, step by step (figure 4)."""
+    fresh = _fresh(training)
+    drawn, model = [fresh(number) for number in range(DRAWS)], training.fresh(1001)
+    for step in range(training.steps + 1):
+        if step in (0, 1, 2, 5, 10, 20, 50, 100, 200, 500):
+            found = smallest_p(weights_of(model), drawn)
+            yield Finding(study="p_values", case=f"step {step}", figure="smallest p", value=found)
+        if step < training.steps:
+            _train(model, training, step, 1)
+
+
+def inversion(training: CentralTraining, kind: str) -> Iterator[Finding]:
+    """How far a step's start is found backwards, by solver and by gradients computed (figures 8 to 10)."""
+    after, model = train_centrally(training, training.steps).checkpoints[-1], training.fresh(0)
+    batch = batch_at(training, central_indices(training, training.steps - 1))
+    for solver in SOLVERS:
+        errors = invert_step(
+            model, after, batch, training.learning_rate, solver=solver, iterations=40, tolerance=1e-12
+        ).errors
+        for calls in (1, 5, 10, 20, 40):
+            if calls <= len(errors):
+                case = f"{solver}, {calls} gradients"
+                least = min(errors[:calls])
+                yield Finding(study="inversion", case=case, figure="linf", value=least)
+        yield Finding(study="inversion", case=solver, figure="least linf", value=min(errors))
+
+
+def _train(model: nn.Module, training: CentralTraining, step: int, number: int) -> None:
+    sgd_step(model, batch_at(training, central_indices(training, step, number)), training.learning_rate)
 
 
 def concatenation(training: CentralTraining, kind: str) -> Iterator[Finding]:
@@ -107,7 +145,7 @@ def costs(training: CentralTraining, kind: str) -> Iterator[Finding]:
         started = time.perf_counter()
         model = training.fresh(0)
         for step in range(training.steps):
-            sgd_step(model, batch_at(training, central_indices(training, step)), training.learning_rate)
+            _train(model, training, step, 0)
         plain.append(time.perf_counter() - started)
         started = time.perf_counter()
         train_centrally(training, epoch)

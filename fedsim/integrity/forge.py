@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from fedsim.core import progress
 from fedsim.core.errors import FedsimError, in_words
-from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.interfaces import Challenge, Forgery, challenge_on
 from fedsim.core.randomness import generator
 from fedsim.core.training import Batch, arithmetic, exact_levels, load_weights, sgd_step, weights_of
 from fedsim.core.types import Weights
@@ -124,21 +124,21 @@ def _challenge(
         return replace(batch, images=exact_levels(batch.images)) if kind == torch.float64 else batch
 
     everything = torch.arange(len(training.train.labels))
-    drawn = torch.randperm(len(own), generator=generator(training.seed, "unwanted", number))
-    number_unwanted = max(1, round(fraction * len(own))) if fraction else 0
-    unwanted = drawn[:number_unwanted].sort().values
+    unwanted: Tensor | float = fraction
     if game.rules.examples is not None:
-        unwanted = torch.isin(own, torch.tensor(game.rules.examples)).nonzero().flatten()
-        everything = everything[~torch.isin(everything, torch.tensor(game.rules.examples))]
-    return Challenge(
+        denied = torch.tensor(game.rules.examples)
+        unwanted = torch.isin(own, denied).nonzero().flatten()
+        everything = everything[~torch.isin(everything, denied)]
+    challenge = challenge_on(
+        own,
         model=model,
-        batch=examples(own),
         unwanted=unwanted,
         task=training.task,
-        owned=everything[~torch.isin(everything, own)],
+        owned=everything,
         examples=examples,
-        generator=generator(training.seed, "forgery", name, step, number),
+        chance=generator(training.seed, "unwanted", number),
     )
+    return replace(challenge, generator=generator(training.seed, "forgery", name, step, number))
 
 
 def _move(

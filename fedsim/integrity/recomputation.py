@@ -22,6 +22,7 @@ from fedsim.defenses.integrity.proof.reproduction import (
     LEAST,
     SAFETY,
     Variation,
+    deterministic,
     nested,
     plain_kernels,
     stand_ins,
@@ -41,7 +42,7 @@ def reproduction(training: CentralTraining, kind: str) -> Iterator[Finding]:
     model = training.fresh(0)
     for interval in training.intervals:
         largest = 0.0
-        for variation in variations(training.threads):
+        for variation in (*variations(training.threads), deterministic(training.threads)):
             errors = dict.fromkeys(DISTANCES, 0.0)
             for start in range(0, training.steps, interval):  # all: rounding leaps in a few of them
                 again = recompute(model, whole, training, start, interval, variation)

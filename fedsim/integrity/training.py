@@ -33,6 +33,7 @@ class CentralTraining:
     intervals: tuple[int, ...]  # between checkpoints, to calibrate for
     batch_sizes: tuple[int, ...]  # to compare
     calibration: Path | None = None  # what `fedsim calibrate` wrote; None: delta is the audit's
+    test: Images | None = None  # for accuracies; None: there are none
     parent: Path | None = None  # a model file that training begins at; None: a random initialisation
     drawn: Callable[[int], nn.Module] | None = (
         None  # a model of a seed that two parties agreed on; None: fresh

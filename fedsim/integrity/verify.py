@@ -9,8 +9,9 @@ import torch
 from fedsim.core.errors import FedsimError
 from fedsim.core.training import Batch, weights_of
 from fedsim.core.types import Verdict, Weights
+from fedsim.defenses.integrity.proof.checkpoints import Malformed
 from fedsim.defenses.integrity.proof.expected import Expected, Reveal
-from fedsim.defenses.integrity.proof.proof import Malformed, Proof, from_bytes
+from fedsim.defenses.integrity.proof.proof import Proof, from_bytes
 from fedsim.defenses.integrity.proof.proof_of_learning import ProofOfLearning
 from fedsim.defenses.integrity.proof.seal import is_sealed_with, unseal
 from fedsim.defenses.integrity.proof.verify import verify
@@ -27,6 +28,7 @@ def verify_file(
     path: Path,
     training: CentralTraining,
     audit: ProofOfLearning,
+    challenge: torch.Generator,
     *,
     model: Path | None = None,
     parent: Path | None = None,
@@ -34,29 +36,36 @@ def verify_file(
     """Judge a file by what the verifier has: its key, the prover's public key, the model and the data.
 
     model: a file of weights that the proof must end with; parent: the proof of the weights that it begins at,
-    which must hold first. Raises where there is nothing to judge by: no such file, no keys.
+    which must hold first; challenge: must be unknown to the prover. Raises where there is nothing to judge
+    by: no such file, no keys.
     """
     began = None
     if parent is not None:
-        before = verify_file(parent, training, audit)
+        # A draw of its own: verifiers that share both proofs must go on alike, whatever they looked at here.
+        drawn = int(torch.randint(2**62, (), generator=challenge))
+        before = verify_file(parent, training, audit, torch.Generator().manual_seed(drawn))
         if not before.accepted:
             return replace(before, check="parent", reason=f"its parent: {before.check}: {before.reason}")
         began = unsealed(parent, training).trace.checkpoints[-1]
-    if not path.is_file():
-        raise FedsimError(f"{path}: expected a file that `fedsim prove` wrote, got none")
-    if (size := path.stat().st_size) > LARGEST:
-        raise FedsimError(f"{path}: {size} bytes are more than the {LARGEST} that are read at all")
-    sealed = path.read_bytes()
-    if training.keys is None:
-        _check_seeds_keys(path, sealed, training.seed)
-    challenge = torch.Generator()
-    challenge.seed()  # of the machine's own chance: nobody can know it beforehand
+    sealed = read_sealed(path, training.keys, training.seed)
     final = None if model is None else read_model(model)
     verdict = judged(sealed, training, audit, challenge, parent=began, final=final)
     if parent is not None:  # one false interval in either of the two
         chain = 1 - (1 - (verdict.unseen or 0.0)) * (1 - (before.unseen or 0.0))
         verdict = replace(verdict, unseen=chain)
     return verdict
+
+
+def read_sealed(path: Path, keys: Path | None, seed: int) -> bytes:
+    """Read a proof's file, if it can be judged: there, not endless, and by keys that were named."""
+    if not path.is_file():
+        raise FedsimError(f"{path}: expected a file that `fedsim prove` wrote, got none")
+    if (size := path.stat().st_size) > LARGEST:
+        raise FedsimError(f"{path}: {size} bytes are more than the {LARGEST} that are read at all")
+    sealed = path.read_bytes()
+    if keys is None:
+        _check_seeds_keys(path, sealed, seed)
+    return sealed
 
 
 def unsealed(path: Path, training: CentralTraining) -> Proof:

@@ -127,6 +127,7 @@ def play(experiment: Experiment, folder: RunFolder, done: int = 0, told: Tracked
         federation=experiment.federation,
         attack=experiment.attack,
         audit=experiment.audit,
+        defenses=experiment.defenses,
         sums_replies=any(defense.sums_replies for defense in experiment.defenses),
         first_scale=experiment.first_scale,
         seed=experiment.seed,
@@ -206,6 +207,7 @@ def verdict_rates(verdicts: Sequence[Verdict], malicious: Mapping[int, str]) -> 
     rates = {"detection": fmean(caught)} if caught else {}
     rates |= {"false_rejects": fmean(wronged)} if wronged else {}
     rates |= {"recomputed": sum(verdict.recomputed for verdict in verdicts) / steps} if steps else {}
+    rates |= {"audit_bytes": fmean(verdict.bytes + verdict.shown for verdict in verdicts)} if verdicts else {}
     return rates
 
 

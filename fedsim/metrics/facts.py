@@ -192,6 +192,14 @@ COSTS = (
         highest=False,
         paper=POL,
     ),
+    _cost(
+        "audit_bytes",
+        "bytes for the audit",
+        "bytes a reply",
+        "What a client sends for the audit, beside its reply: the proof, and the data that it has to show.",
+        highest=False,
+        paper=POL,
+    ),
 )
 KNOWN = {name: facts_of(metric, name) for name, metric in OURS.items()} | {cost.name: cost for cost in COSTS}
 

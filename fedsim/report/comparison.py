@@ -19,7 +19,7 @@ from fedsim.storage.heading import CONFIG_FILE
 from fedsim.storage.runfolder import RunFolder
 
 COSTS = ("accuracy", "loss", "bytes", "epsilon", "rounds_to_target", "seconds_to_target", "seconds")
-AUDITED = ("detection", "false_rejects", "recomputed")
+AUDITED = ("detection", "false_rejects", "recomputed", "audit_bytes")
 
 
 def answer_of(folder: RunFolder, summary: Mapping[str, Any]) -> Answer:

@@ -11,10 +11,11 @@ import yaml
 
 import fedsim
 from fedsim.config import build
-from fedsim.config.catalog import GROUPS, config_dir, entries
-from fedsim.config.compose import Composed, as_text, compose, composed
+from fedsim.config.catalog import GROUPS, Entry, config_dir, entries
+from fedsim.config.compose import Composed, as_text, combinations, compose, composed
 from fedsim.config.instances import instance
 from fedsim.core.errors import FedsimError
+from fedsim.core.yamls import read_yaml
 from fedsim.lab.compare import comparison_of
 from fedsim.report.settings import settings_of
 from fedsim.testing import (
@@ -89,6 +90,11 @@ def experiment(name: str) -> Composed:
     return composed([f"experiment={name}", "name=test"])
 
 
+@functools.cache
+def catalogue(group: str) -> dict[str, Entry]:
+    return {entry.name: entry for entry in entries(group)}
+
+
 EVERY = [(group, name) for group in GROUPS if group != "experiment" for name in names(group)]
 
 
@@ -99,25 +105,36 @@ def test_yaml_names_every_argument_with_its_default(group: str, name: str) -> No
 
 @pytest.mark.parametrize(("group", "name"), EVERY)
 def test_every_entry_has_a_line_in_the_catalogue(group: str, name: str) -> None:
-    entry = next(entry for entry in entries(group) if entry.name == name)
+    entry = catalogue(group)[name]
     assert len(entry.summary) > 15
     assert "\n" not in entry.summary
 
 
 @pytest.mark.parametrize("name", names("experiment"))
 def test_every_experiment_composes_and_says_what_to_expect(name: str) -> None:
-    (entry,) = [entry for entry in entries("experiment") if entry.name == name]
-    found = experiment(name)
+    found, entry = experiment(name), catalogue("experiment")[name]
+    assert entry.run.startswith(f"fedsim experiment={name}")
     assert entry.minutes is not None
     assert found.expected
     assert found.expected == entry.expected  # as light readers see it, and as Hydra does
     assert not {"minutes", "expected"} & set(found.config)  # no settings of a run: replays do not know them
+    assert found.kind in ("run", "sweep", "comparison", "game", "calibration")
+    assert bool(found.swept) == (found.kind == "sweep" or bool(found.swept and found.kind == "game"))
+    assert bool(found.config.comparison) == (found.kind == "comparison")
+    if found.swept:
+        _, own = combinations([f"experiment={name}"], found.swept)[-1]
+        compose(own)
 
 
 @pytest.mark.parametrize("name", names("experiment"))
 def test_what_an_experiment_expects_is_what_its_kind_can_give(name: str) -> None:
     found = experiment(name)
-    settings = settings_of(yaml.safe_load(as_text(found.config)))
+    settings = settings_of(read_yaml(as_text(found.config)))
+    cells: list[dict[str, str]] = []
+    if found.kind == "comparison":
+        chosen = comparison_of([f"experiment={name}"])
+        labels = itertools.product(chosen.attacks, chosen.defenses)
+        cells = [{"attack": attack.label, "defense": defense.label} for attack, defense in labels]
     for expectation in found.expected:
         figure, where = expectation.figure, {**expectation.where}
         if found.kind in ("run", "sweep", "comparison"):
@@ -130,9 +147,6 @@ def test_what_an_experiment_expects_is_what_its_kind_can_give(name: str) -> None
                 listed = found.swept.get(key, str(settings.get(key))).replace("[", "").replace("]", "")
                 assert str(value) in listed.split(","), expectation
         elif found.kind == "comparison":
-            chosen = comparison_of([f"experiment={name}"])
-            labels = itertools.product(chosen.attacks, chosen.defenses)
-            cells = [{"attack": attack.label, "defense": defense.label} for attack, defense in labels]
             assert any(expectation.is_about(cell) for cell in cells), expectation
         elif found.kind == "game":
             assert where.keys() <= {"forgery", "game", "step", "unwanted", "statistic", "cause"}, expectation

@@ -33,6 +33,7 @@ def test_another_process_builds_the_experiment_again_and_once(small) -> None:
     assert experiment.rebuild() is rebuilt  # with every errand
 
 
+@pytest.mark.slow
 def test_two_processes_attack_as_one_does(play_small) -> None:
     same(play_small(*SLOW, folder="one"), play_small(*SLOW, "attackers=2", folder="two"))
 

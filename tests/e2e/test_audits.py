@@ -1,6 +1,8 @@
 """Proof-of-Learning inside Flower rounds, and on the command line."""
 
 import hashlib
+import runpy
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from fedsim.storage.findings import findings
 from fedsim.storage.runfolder import RunFolder
 from fedsim.storage.status import Status
 
+ROOT = Path(__file__).parents[2]
 AUDITED = ("federation=fedavg", "federation.local_steps=4", "audit=proof_of_learning", "attack=none")
 CHEATS = {  # by which check each is caught
     "free_rider": "step",
@@ -59,6 +62,56 @@ def test_honest_clients_pass_with_a_distance_of_zero_and_learn_as_without(play_s
         (1, client, 54 - (client > 0)) for client in range(3)
     ]
     assert (audited.path / "proofs" / "round_1.client_0.proof").stat().st_size == verdicts[0].bytes
+
+
+GRADIENTS = ("federation=fedsgd", "audit=proof_of_learning", "attack=none")
+REPEATABLE = "defense=[clip,sparsify,quantize,no_bias]"
+
+
+def test_gradients_are_proved_as_one_step(play_small) -> None:
+    audited = play_small(*GRADIENTS, folder="audited")
+    plain = play_small("federation=fedsgd", "attack=none", folder="plain")
+    assert all(verdict.accepted and verdict.distance == 0 for verdict in audited.verdicts())
+    assert {(v.steps, v.recomputed, v.unpinned) for v in audited.verdicts()} == {(1, 1, "")}
+    assert audited.history() == plain.history()
+
+
+@pytest.mark.parametrize("federation", ["fedsgd", "fedavg"])
+def test_defenses_without_chance_are_done_again(federation: str, play_small, monkeypatch) -> None:
+    settings = (f"federation={federation}", "audit=proof_of_learning", "attack=none", "federation.rounds=1")
+    more = (REPEATABLE, "defense.clip.max_norm=0.01", "defense.quantize.method=float16")
+    assert all(verdict.accepted for verdict in play_small(*settings, *more, folder="defended").verdicts())
+    monkeypatch.setattr("fedsim.flower.auditing._defended", lambda setup, reply: reply)  # as if not
+    assert {v.check for v in play_small(*settings, *more, folder="other").verdicts()} == {"reply"}
+
+
+@pytest.mark.parametrize("name", ["free_rider", "wrong_data", "idle", "distillation", "adversarial_data"])
+def test_gradients_of_cheats_are_caught(name: str, play_small) -> None:
+    played = play_small(*GRADIENTS, f"client=[{name}]", "federation.rounds=1")
+    assert metrics(played)["detection"] == 1
+    assert metrics(played)["false_rejects"] == 0
+
+
+def test_a_ledger_may_have_a_key_that_no_seed_tells(play_small, command, tmp_path: Path) -> None:
+    make_keys(tmp_path / "keys")
+    make_keys(tmp_path / "others")
+    played = play_small(*AUDITED, f"audit.keys={tmp_path / 'keys'}", "federation.rounds=1")
+    told = command("verify", str(played.path), cwd=tmp_path)
+    assert told.returncode == 3
+    assert "Remedy: --keys DIR" in told.stderr
+    assert command("verify", str(played.path), "--keys", "keys", cwd=tmp_path).returncode == 0
+    wrong = command("verify", str(played.path), "--keys", "others", cwd=tmp_path)
+    assert (wrong.returncode, "another key than the verifier's" in wrong.stdout) == (1, True)
+    drawn = [v.recomputed for v in played.verdicts()]
+    assert drawn == [4, 4, 4]
+
+
+def test_an_audit_counts_what_it_has_clients_send(play_small) -> None:
+    played = play_small(*AUDITED, "federation.rounds=1")
+    for verdict in played.verdicts():
+        paths = 6 * 6 * 32  # a batch's examples, a path of six digests each
+        assert verdict.shown == 4 * (6 * (8 * 8 * 4 + 8) + paths)
+    assert metrics(played)["audit_bytes"] == sum(v.bytes + v.shown for v in played.verdicts()) / 3
 
 
 def test_kept_proofs_are_checked_against_their_ledger(play_small, command, tmp_path: Path) -> None:
@@ -233,9 +286,9 @@ def test_verdicts_are_the_same_on_ray(play_small) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (["federation=fedsgd", "audit=proof_of_learning"], "audit: a trace of plain local steps.*Remedy"),
-        (["federation=fedavg", "audit=proof_of_learning", "defense=[noise]"], "audit: a trace.*Remedy"),
-        (["federation=fedsgd", "client=[free_rider]"], "client: cheats are on local training.*Remedy"),
+        (["federation=fedavg", "audit=proof_of_learning", "defense=[noise]"], "audit: plain.*Remedy"),
+        ([*AUDITED, "defense=[quantize]"], "audit: plain local steps must lead to what is sent.*Remedy"),
+        ([*AUDITED, "defense=[sparsify]", "defense.sparsify.error_feedback=true"], "audit: plain.*Remedy"),
         (["federation=fedavg", "client=[free_rider]", "client.free_rider.share=2"], "share in .0, 1., got 2"),
         (
             ["federation=fedavg", "client=[free_rider,replay]", "client.replay.share=0.9"],
@@ -452,3 +505,22 @@ def test_an_interrupted_calibration_keeps_what_it_found(tmp_path: Path, command,
     assert played.status is Status.INTERRUPTED
     assert {finding.study for finding in findings(played.storage)} == {"revealed"}
     assert "interrupted" in (played.path / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_users_own_script_is_proved_and_verified_by_the_command_line(
+    command, tmp_path: Path, monkeypatch
+) -> None:
+    shutil.copy(ROOT / "examples" / "proved_training.py", tmp_path)
+    make_keys(tmp_path / "keys")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    runpy.run_path("proved_training.py", run_name="__main__")
+    asked = ("mine/training.proof", "--loop", "proved_training.train", "proof.keys=keys")
+    good = command("verify", "mine/model.safetensors", *asked, cwd=tmp_path)
+    assert "accepted: 30 of 30 steps done again" in good.stdout, good.stderr
+    assert "taken from the prover's own word: nothing" in good.stdout
+    script = tmp_path / "proved_training.py"
+    (tmp_path / "other.py").write_text(script.read_text().replace("lr=0.1", "lr=0.05"))
+    other = command("verify", "mine/training.proof", "--loop", "other.train", "proof.keys=keys", cwd=tmp_path)
+    assert (other.returncode, other.stdout[:19]) == (1, "rejected: settings,")

@@ -171,17 +171,17 @@ def test_a_mistake_ends_in_a_clear_message_and_no_folder(
     assert [path.name for path in left] in ([], ["runs"])
 
 
-def test_a_mistake_leaves_the_users_own_folders_alone(tmp_path: Path) -> None:
+def test_a_mistake_leaves_the_users_own_folders_alone(tmp_path: Path, command) -> None:
     mine = tmp_path / "mine" / "deep"
     mine.mkdir(parents=True)
-    done = fedsim("federation.clients=-3", "hydra.run.dir=out", cwd=mine)
+    done = command("federation.clients=-3", "hydra.run.dir=out", cwd=mine)
     assert done.returncode == 1
     assert mine.is_dir()
     assert not (mine / "out").exists()
 
 
-def test_a_run_that_fails_says_where_what_it_has_is(tmp_path: Path) -> None:
-    done = fedsim(*FAST, "federation.labels=one_per_class", "hydra.run.dir=out", cwd=tmp_path)
+def test_a_run_that_fails_says_where_what_it_has_is(tmp_path: Path, command) -> None:
+    done = command(*FAST, "federation.labels=one_per_class", "hydra.run.dir=out", cwd=tmp_path)
     assert done.returncode == 1
     assert "none of 4 clients" in done.stderr
     assert done.stdout.splitlines()[-1] == str(tmp_path / "out")
@@ -220,8 +220,8 @@ def test_ctrl_c_ends_the_process_and_keeps_what_there_was(engine: str, tmp_path:
     assert (tmp_path / "out" / "model.safetensors").exists()
 
 
-def test_help_says_all_commands(tmp_path: Path) -> None:
-    text = fedsim("--help", cwd=tmp_path).stdout
+def test_help_says_all_commands(tmp_path: Path, command) -> None:
+    text = command("--help", cwd=tmp_path).stdout
     for word in ("list", "report", "replay", "fedsim -m", "hydra.run.dir", "completion"):
         assert word in text
 

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import forked
 import pytest
 from browser import PHONE, assert_looks_well, looked_at, needs_browser
 from small_settings import DATA
@@ -32,20 +33,20 @@ SMALL = (
     "federation.batch_size=4",
     "metric=[leacc,lnacc,psnr]",
 )
-GRID = ("attack=[ilrg,idlg,stein_exact]", "defense=[none,{noise: {sigma: 0.5}},[clip,sparsify]]", "jobs=2")
+GRID = ("attack=[ilrg,idlg,stein_exact]", "defense=[none,{noise: {sigma: 0.5}},[clip,sparsify]]")
 
 
 PART = ("attack=[ilrg]", "defense=[none,[clip,sparsify]]", "jobs=2")
 
 
-def command(folder: Path, *arguments: str, grid: tuple[str, ...] = GRID) -> list[str]:
-    return [sys.executable, "-m", "fedsim", "compare", *grid, *SMALL, f"into={folder}", *arguments]
+def words(folder: Path, *arguments: str, grid: tuple[str, ...] = GRID) -> list[str]:
+    return ["compare", *grid, *SMALL, f"into={folder}", *arguments]
 
 
 @pytest.fixture(scope="session")
 def compared(made_once) -> Path:
     def make(folder: Path) -> None:
-        done = subprocess.run(command(folder), capture_output=True, text=True, cwd=folder.parent, check=False)
+        done = forked.fedsim(*words(folder), cwd=folder.parent)
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines()[-1] == str(folder)
 
@@ -69,6 +70,7 @@ def figures(folder: Path) -> dict[tuple[str, str, str], float]:
         }
 
 
+@pytest.mark.slow
 def test_every_cell_has_its_figures(compared: Path) -> None:
     found = figures(compared)
     for attack in ("ilrg", "idlg", "stein_exact"):
@@ -80,6 +82,7 @@ def test_every_cell_has_its_figures(compared: Path) -> None:
     assert found["", "clip + sparsify", "bytes"] < found["", "none", "bytes"]
 
 
+@pytest.mark.slow
 def test_attacks_that_do_not_craft_share_one_training(compared: Path) -> None:
     assert len(list((compared / "trainings").iterdir())) == 3
     cells = {path.name for path in (compared / "cells").iterdir()}
@@ -98,7 +101,7 @@ def test_only_what_is_missing_runs_again_and_gives_the_same(compared: Path, tmp_
     shutil.rmtree(missing)
     (copied / "cells" / "stein_exact_against_none_0" / "summary.json").unlink()  # as a killed run leaves it
     stamp = kept.stat().st_mtime_ns
-    done = subprocess.run(command(copied), capture_output=True, text=True, cwd=tmp_path, check=False)
+    done = forked.fedsim(*words(copied), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert kept.stat().st_mtime_ns == stamp
     assert figures(copied) == before
@@ -106,8 +109,7 @@ def test_only_what_is_missing_runs_again_and_gives_the_same(compared: Path, tmp_
 
 @pytest.mark.slow
 def test_finished_runs_of_other_settings_are_not_mixed_in(compared: Path, tmp_path: Path) -> None:
-    other = command(compared, "federation.local_lr=0.5")
-    done = subprocess.run(other, capture_output=True, text=True, cwd=tmp_path, check=False)
+    done = forked.fedsim(*words(compared, "federation.local_lr=0.5"), cwd=tmp_path)
     assert done.returncode == 1
     assert "holds a comparison with other settings" in done.stderr
     assert "Remedy" in done.stderr
@@ -117,7 +119,7 @@ def test_finished_runs_of_other_settings_are_not_mixed_in(compared: Path, tmp_pa
 def test_a_kill_in_the_middle_loses_nothing_that_was_done(compared: Path, tmp_path: Path) -> None:
     folder = tmp_path / "grid"
     with (tmp_path / "out").open("w") as out:
-        program = command(folder, grid=PART)
+        program = [sys.executable, "-m", "fedsim", *words(folder, grid=PART)]
         process = subprocess.Popen(program, stdout=out, stderr=out, cwd=tmp_path, start_new_session=True)
         deadline = time.monotonic() + 120
         while not list(folder.glob("trainings/*/summary.json")) and time.monotonic() < deadline:
@@ -127,7 +129,7 @@ def test_a_kill_in_the_middle_loses_nothing_that_was_done(compared: Path, tmp_pa
         while group_exists(process.pid):
             assert time.monotonic() < deadline
             time.sleep(0.1)
-    again = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path, check=False)
+    again = forked.fedsim(*words(folder, grid=PART), cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     found = figures(folder)
     assert found
@@ -137,8 +139,7 @@ def test_a_kill_in_the_middle_loses_nothing_that_was_done(compared: Path, tmp_pa
 @pytest.mark.slow
 def test_failed_cells_are_shown_and_stop_nothing_and_giving_up_is_a_result(tmp_path: Path) -> None:
     choices = ["attack=[ilrg,rgap,{ilrg: {knows_defense: true}}]", "defense=[none,{noise: {sigma: 1e39}}]"]
-    program = [sys.executable, "-m", "fedsim", "compare", *choices, *SMALL, f"into={tmp_path / 'grid'}"]
-    done = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path, check=False)
+    done = forked.fedsim("compare", *choices, *SMALL, f"into={tmp_path / 'grid'}", cwd=tmp_path)
     assert done.returncode == 1
     assert "noise_sigma1e_39__0: round 1: none of 2 clients gave a valid reply" in done.stderr
     assert "rgap" not in done.stderr
@@ -174,7 +175,7 @@ def test_the_first_of_the_seeds_may_be_chosen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "complaint"),
     [
         (["defense=[noise]"], r"expected attack=\[NAME"),
         (["attack=ilrg"], r"expected attack=\[NAME"),
@@ -188,8 +189,8 @@ def test_the_first_of_the_seeds_may_be_chosen(tmp_path: Path) -> None:
         (["attack=[ilrg]", "verbose"], "verbose"),
     ],
 )
-def test_wrong_arguments_are_refused(arguments: list[str], words: str) -> None:
-    with pytest.raises(FedsimError, match=words):
+def test_wrong_arguments_are_refused(arguments: list[str], complaint: str) -> None:
+    with pytest.raises(FedsimError, match=complaint):
         comparison_of(arguments)
 
 
@@ -207,6 +208,7 @@ def test_the_front_is_what_nothing_beats() -> None:
     assert pareto({"a": (0.5, 0.1), "b": (0.5, 0.9)}, lower_leaks_more=True) == {"b"}
 
 
+@pytest.mark.slow
 @needs_browser
 def test_the_page_sorts_in_a_browser(compared: Path) -> None:
     asks = """(() => {
@@ -246,8 +248,8 @@ def test_the_leaderboard_has_a_row_with_figures_for_every_attack_and_defense(com
 @pytest.mark.slow
 def test_the_line_beside_a_figure_gives_it_again(compared: Path, tmp_path: Path) -> None:
     (row,) = [row for row in leaderboard(compared) if row[:2] == ["noise (sigma 0.5)", "ilrg"]]
-    words = shlex.split(re.sub(r"<.*?>", "", row[-1]))
-    assert words[0] == "fedsim"
-    subprocess.run([sys.executable, "-m", *words], cwd=tmp_path, capture_output=True, check=True)
+    program, *arguments = shlex.split(re.sub(r"<.*?>", "", row[-1]))
+    assert program == "fedsim"
+    assert forked.fedsim(*arguments, cwd=tmp_path).returncode == 0
     (again,) = leaderboard(tmp_path / "again")
     assert again == [cell for cell in row if cell]  # no column for what only other attacks claim

@@ -37,6 +37,7 @@ def processes_about(path: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_deploy_and_inline_agree_bit_for_bit_in_a_round_of_one(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("FEDSIM_TEST", str(tmp_path))  # processes inherit it
     check_engine(Deploy(), "federation.clients=1", "federation.rounds=1")

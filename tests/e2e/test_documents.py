@@ -1,19 +1,19 @@
 """Code of the documents runs: Python as it stands, commands at small sizes."""
 
-import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 from documents import PAGES, README, ROOT, commands, python_blocks, run_python
 
 SMALL = ("federation.rounds=1", "federation.clients=2", "federation.batch_size=4")
 FEWER = {  # added to what would take long; of two that differ the later one counts
     "run": SMALL,
-    "compare": SMALL,
+    "compare": (*SMALL, "seeds=1"),
     "forge": ("proof.steps=20", "forge.challenges=1"),
     "calibrate": ("proof.steps=20",),
 }
@@ -23,14 +23,8 @@ HOWTO = [page for page in PAGES if page.parent.name == "howto"]
 ELSEWHERE = ("data=image_folder", "data=cifar100")  # data of the reader's
 
 
-def call(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "FEDSIM_PROGRESS": "off"}
-    return subprocess.run(
-        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-
-
 def smaller(words: list[str]) -> list[str]:
+    words = [re.sub(r"(iterations)=\d+", r"\1=10", word) for word in words]
     kind = "run" if "=" in words[0] or words[0].startswith("-") else words[0]
     named = any(word.startswith("experiment=") for word in words)
     return [*words, *(() if named else FEWER.get(kind, ()))]
@@ -41,7 +35,7 @@ def play(page: Path, folder: Path) -> None:
     for words in commands(page):
         if any(word in ELSEWHERE for word in words):
             continue
-        done = call("-m", "fedsim", *smaller(words), folder=folder)
+        done = forked.fedsim(*smaller(words), cwd=folder)
         expected = 1 if set(REFUSED) <= set(words) else 0
         assert done.returncode == expected, f"{words}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
 
@@ -59,7 +53,7 @@ def test_python_of_the_documents_runs(page: Path, tmp_path: Path, monkeypatch) -
 
 @pytest.mark.slow
 def test_commands_of_the_readme_run(tmp_path: Path) -> None:
-    done = call("-m", "fedsim", "hydra.run.dir=RUN", *SMALL, folder=tmp_path)
+    done = forked.fedsim("hydra.run.dir=RUN", *SMALL, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     play(README, tmp_path)
     assert (tmp_path / "DIR" / "report.html").is_file()
@@ -69,7 +63,7 @@ def test_commands_of_the_readme_run(tmp_path: Path) -> None:
 def test_the_figures_of_the_readme_are_those_that_make_run_prints(tmp_path: Path) -> None:
     """A decibel above 100 measures rounding, which is the machine's; all else is the same within .01."""
     (words,) = re.findall(r"^\t\$\(BIN\)/fedsim (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[:1]
-    done = call("-m", "fedsim", *words.split(), folder=tmp_path)
+    done = forked.fedsim(*words.split(), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     shown, printed = (figures_in(text) for text in (README.read_text(), done.stdout))
     assert len(shown) == 9
@@ -98,12 +92,13 @@ def test_commands_of_the_tutorial_and_of_the_how_tos_run(page: Path, tmp_path: P
         folder = Path(
             shutil.copytree(ROOT / "examples" / "flower-quickstart", tmp_path / "flower-quickstart")
         )
-        done = call("in_process.py", folder=folder)
+        done = forked.script("in_process.py", cwd=folder)
         assert done.returncode == 0, done.stderr
     elif page.stem == "own-data":
         (tmp_path / "arrays.py").write_text(python_blocks(page)[0])
-        assert call("arrays.py", folder=folder).returncode == 0
+        assert forked.script("arrays.py", cwd=folder).returncode == 0
     play(page, folder)
     if page.stem == "plug-in":
-        done = call("-m", "pytest", "-q", "test_loudest.py", folder=folder)
+        test = [sys.executable, "-m", "pytest", "-q", "test_loudest.py"]
+        done = subprocess.run(test, cwd=folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout

@@ -51,6 +51,7 @@ def test_its_own_tests_pass_where_it_is_installed(installed: Path) -> None:
     assert "7 passed" in said
 
 
+@pytest.mark.slow
 def test_its_parts_are_built_by_module_and_class(installed: Path) -> None:
     said = python(
         installed,

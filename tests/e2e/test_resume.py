@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import forked
 import pytest
 from faulty_disk import FaultyDisk, PowerCut
 from small_settings import SOFTMAX
@@ -88,8 +89,7 @@ def test_kill_minus_nine_in_a_real_process(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert RunFolder(killed).status == "running"
-    command = [sys.executable, "-m", "fedsim", "resume", str(killed)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = forked.fedsim("resume", str(killed), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == str(killed)
     assert figures(RunFolder(killed)) == figures(whole)

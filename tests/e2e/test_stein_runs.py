@@ -33,6 +33,7 @@ def test_the_same_seed_gives_the_same_images(play_small) -> None:
     assert torch.equal(one, two)
 
 
+@pytest.mark.slow
 def test_moments_start_a_search(play_small) -> None:
     folder = play_small(*WIDE, "attack=stein_matching", "federation.batch_size=3", "federation.clients=1")
     assert metric(folder, "psnr") > 80

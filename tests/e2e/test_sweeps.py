@@ -1,9 +1,9 @@
 """Sweeps by several processes, as jobs of a cluster, and by search."""
 
 import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import pytest
 import yaml
 from small_settings import SOFTMAX
@@ -12,8 +12,7 @@ FAST = (*SOFTMAX, "federation.rounds=1")
 
 
 def sweep(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fedsim", "-m", *FAST, f"hydra.sweep.dir={folder}", *arguments]
-    return subprocess.run(command, cwd=folder.parent, capture_output=True, text=True, check=False)
+    return forked.fedsim("-m", *FAST, f"hydra.sweep.dir={folder}", *arguments, cwd=folder.parent)
 
 
 @pytest.mark.slow
@@ -48,7 +47,6 @@ def test_a_search_minimises_its_objective(tmp_path: Path) -> None:
 
 
 def test_an_unknown_objective_is_refused_by_name(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fedsim", *FAST, "objective=lnac", f"hydra.run.dir={tmp_path}/run"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = forked.fedsim(*FAST, "objective=lnac", f"hydra.run.dir={tmp_path}/run", cwd=tmp_path)
     assert done.returncode == 1
     assert "objective=lnac: expected one of leacc, lnacc" in done.stderr

@@ -1,7 +1,6 @@
 """The ways in beside fedsim's own yamls: folders of one's own, new parts, completion, named experiments."""
 
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 
 import pytest
@@ -9,12 +8,10 @@ import yaml
 from small_settings import SOFTMAX
 
 from fedsim.commands.completion import completions
-from fedsim.config.catalog import config_dir, entries
-from fedsim.config.compose import combinations, compose, composed
+from fedsim.config.compose import compose
 from fedsim.core.errors import FedsimError
 
 ROUND = (*SOFTMAX, "federation.rounds=1", "federation.clients=2")
-EXPERIMENTS = sorted(path.stem for path in (config_dir() / "experiment").glob("*.yaml"))
 
 
 @pytest.fixture
@@ -79,9 +76,8 @@ def test_what_is_begun_with_new_works_at_once(kind: str, tmp_path: Path, command
     assert f"fedsim --config-dir conf {chosen}" in begun.stdout
     played = command("--config-dir", "conf", chosen, *ROUND, "hydra.run.dir=run", cwd=tmp_path)
     assert played.returncode == 0, played.stderr
-    test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"test_my_{kind}.py"]
-    done = subprocess.run(test, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    monkeypatch.syspath_prepend(tmp_path)
+    runpy.run_path(f"test_my_{kind}.py")[f"test_my_{kind}_keeps_the_contract"]()
     assert "is there already" in command("new", kind, f"my_{kind}", cwd=tmp_path).stderr
 
 
@@ -91,19 +87,6 @@ def test_a_shell_completes_commands_groups_and_names() -> None:
     assert completions(["attack=il"], "attack=il")[0] == "attack=ilrg"
     assert "defense=[clip,noise" in completions(["defense=[clip,no"], "defense=[clip,no")
     assert completions(["list", "mo"], "mo") == ["model"]
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_an_experiment_says_how_it_runs(name: str) -> None:
-    found = composed([f"experiment={name}"])
-    (entry,) = [entry for entry in entries("experiment") if entry.name == name]
-    assert entry.run.startswith(f"fedsim experiment={name}")
-    assert entry.expected
-    assert found.kind in ("run", "sweep", "comparison", "game", "calibration")
-    assert bool(found.swept) == (found.kind == "sweep" or bool(found.swept and found.kind == "game"))
-    assert bool(found.config.comparison) == (found.kind == "comparison")
-    for _, own in combinations([f"experiment={name}"], found.swept)[:2]:
-        compose(own)
 
 
 def test_an_experiments_settings_go_with_the_members_that_they_are_of() -> None:

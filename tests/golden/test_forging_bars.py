@@ -8,7 +8,6 @@ import copy
 from dataclasses import replace
 
 import pytest
-import torch
 
 from fedsim.attacks.integrity.forging.box import Box
 from fedsim.attacks.integrity.forging.greedy import Greedy
@@ -17,14 +16,12 @@ from fedsim.attacks.integrity.forging.lattice import Lattice
 from fedsim.attacks.integrity.forging.nearest import Nearest
 from fedsim.attacks.integrity.forging.parallelogram import Parallelogram, fours
 from fedsim.core.interfaces import Challenge, Forgery
-from fedsim.core.randomness import generator
-from fedsim.core.training import Batch, batch_gradient, exact_levels, load_weights, sgd_step, weights_of
+from fedsim.core.training import Batch, exact_levels
 from fedsim.data.mnist_small import mnist_small
-from fedsim.integrity.judge import Demands, RecordedStep, StepVerdict, judge_step
+from fedsim.integrity.trial import judged, trial, update_error
 from fedsim.models.lenet5 import lenet5
 from fedsim.models.softmax import softmax
 
-RATE = 0.01
 HONEST = 1e-7  # more than honest recomputation errs on any instruction set: 1.4e-8 to 3.3e-8 were measured
 
 
@@ -33,55 +30,13 @@ def data():
     return mnist_small()
 
 
-def challenge(data, make, size: int, *, unwanted: int, steps: int = 0, seed: int = 0) -> Challenge:
-    """A batch at some stage of training."""
-    torch.manual_seed(seed)
-    model = make(data.task).eval()
-    order = torch.randperm(len(data.train.labels), generator=generator(seed, "order"))
-
-    def examples(indices: torch.Tensor) -> Batch:
-        return Batch(images=data.train.batch(indices), labels=data.train.labels[indices])
-
-    for step in range(steps):
-        chosen = torch.randperm(len(order), generator=generator(seed, "step", step))[:100]
-        sgd_step(model, examples(chosen), RATE)
-    return Challenge(
-        model=model,
-        batch=examples(order[:size]),
-        unwanted=torch.arange(unwanted),
-        task=data.task,
-        owned=order[size:],
-        examples=examples,
-        generator=generator(seed, "forgery"),
-    )
-
-
-def judged(asked: Challenge, claimed: Batch) -> StepVerdict:
-    before = weights_of(asked.model)
-    sgd_step(asked.model, asked.batch, RATE)
-    step = RecordedStep(
-        model=asked.model,
-        before=before,
-        after=weights_of(asked.model),
-        batch=asked.batch,
-        unwanted=asked.unwanted,
-        task=asked.task,
-        learning_rate=RATE,
-        precision="float32",
-        threads=1,
-    )
-    verdict = judge_step(step, claimed, Demands())
-    load_weights(asked.model, before)
-    return verdict
-
-
 @pytest.mark.parametrize(
     "forgery", [Greedy(), Kong(examples=100, candidates=300), Nearest()], ids=lambda f: type(f).__name__
 )
 @pytest.mark.parametrize("steps", [0, pytest.param(100, marks=pytest.mark.slow)])
 def test_searches_among_real_examples_are_far_above_honest_errors(data, forgery: Forgery, steps: int) -> None:
     for unwanted, least in ((1, 100), (100, 1e4)):
-        asked = challenge(data, lenet5, 100, unwanted=unwanted, steps=steps)
+        asked = trial(data, lenet5, 100, unwanted=unwanted, steps=steps)
         verdict = judged(asked, forgery.forge(asked))
         assert verdict.error >= least * HONEST
         assert (verdict.accepted, verdict.check, verdict.domain) == (False, "step", "uint8")
@@ -90,19 +45,19 @@ def test_searches_among_real_examples_are_far_above_honest_errors(data, forgery:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_whole_grey_levels_pass_where_the_batch_was_given(data, seed: int) -> None:
-    asked = challenge(data, softmax, 100, unwanted=100, steps=30, seed=seed)
+    asked = trial(data, softmax, 100, unwanted=100, steps=30, seed=seed)
     claimed = Lattice(tries=1).forge(asked)
     verdict = judged(asked, claimed)
     assert verdict.accepted, verdict
     assert verdict.error <= 1e-7  # all of it rounding in float32, as in honest recomputation
-    assert update_error(asked, asked.batch, claimed) <= 1e-8
+    assert update_error(asked.model, asked.batch, claimed) <= 1e-8
 
 
 def test_real_pixels_pass_only_where_the_verifier_does_not_ask_for_grey_levels(data) -> None:
-    asked = challenge(data, softmax, 100, unwanted=100)
+    asked = trial(data, softmax, 100, unwanted=100)
     assert judged(asked, Box().forge(asked)).check == "domain"
     claimed = Box().forge(exactly(asked))
-    assert update_error(exactly(asked), exactly(asked).batch, claimed) <= 1e-12
+    assert update_error(asked.model, exactly(asked).batch, claimed) <= 1e-12
     assert float(claimed.images.min()) >= 0
     assert float(claimed.images.max()) <= 1
 
@@ -111,13 +66,13 @@ def test_real_pixels_pass_only_where_the_verifier_does_not_ask_for_grey_levels(d
 def test_planned_fours_can_have_their_labels_exchanged(data, make, least: float) -> None:
     forgery, good, total = Parallelogram(), 0, 0
     for seed in range(3):
-        asked = exactly(challenge(data, make, 80, unwanted=80, steps=20, seed=seed))
+        asked = exactly(trial(data, make, 80, unwanted=80, steps=20, seed=seed))
         planned = replace(asked, batch=forgery.compose(asked))
         claimed = forgery.forge(planned)
         for places in fours(planned):
             used = Batch(images=planned.batch.images[places], labels=planned.batch.labels[places])
             other = Batch(images=claimed.images[places], labels=claimed.labels[places])
-            good += update_error(planned, used, other) <= 1e-13
+            good += update_error(planned.model, used, other) <= 1e-13
             total += 1
     assert total == 60
     assert good >= least * total
@@ -127,10 +82,3 @@ def exactly(asked: Challenge) -> Challenge:
     """The same challenge in float64."""
     images, model = exact_levels(asked.batch.images), copy.deepcopy(asked.model).double()
     return replace(asked, model=model, batch=Batch(images=images, labels=asked.batch.labels))
-
-
-def update_error(asked: Challenge, used: Batch, claimed: Batch) -> float:
-    """Length of the difference of updates in exact arithmetic, of grey levels as they are."""
-    model = copy.deepcopy(asked.model).double()
-    one, other = (batch_gradient(model, exact_levels(b.images), b.labels)[0] for b in (used, claimed))
-    return RATE * sum(float((one[name] - other[name]).square().sum()) for name in one) ** 0.5

@@ -9,7 +9,7 @@ from small_world import DATA, challenge
 from torch import Tensor, nn
 
 from fedsim.attacks.integrity.forging.invisible import Invisible, _asleep, confirmed, goal_images
-from fedsim.attacks.integrity.forging.margins import furthest, margins
+from fedsim.attacks.integrity.forging.margins import furthest, margins, stuck
 from fedsim.attacks.integrity.forging.unread import read_inputs, reading, same_gradient
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Challenge
@@ -114,15 +114,15 @@ def test_moves_wake_no_unit_and_use_the_room_that_there_is(pooling: bool, norm: 
     if norm:
         model.norm.running_var.fill_(0.25)
         model.norm.bias.data.fill_(-1.5)  # most units are off
-    images = asked_of(model).batch.images
-    own = margins(model, images)
+    batch = asked_of(model).batch
+    images, own = batch.images, margins(model, batch)
     assert own is not None
-    everywhere = torch.ones(49, dtype=torch.bool)
     moved = 0
     for place in range(4):
         levels = torch.round(images[place].double().flatten() * 255)
         way = torch.where(levels < 128, 255 - levels, -levels)
-        moves = furthest(own, place, everywhere, way.clamp(max=0), way.clamp(min=0), torch.sign(way))
+        low, high = way.clamp(max=0), way.clamp(min=0)
+        moves, _ = furthest(own, place, own.held[0][place], low, high, torch.sign(way))
         other = ((levels + moves) / 255).float().view(1, 1, 7, 7)
         parts = [part for name, part in model.named_children() if name not in ("flatten", "output")]
         before, after = (nn.Sequential(*parts)(pixels) for pixels in (images[place : place + 1], other))
@@ -146,9 +146,51 @@ def test_no_unit_wakes_up_on_the_way() -> None:
     """The first move alone, without trials: as far as units stay asleep, and no further."""
     asked = asked_of(pooled_net())
     images, goals = asked.batch.images, goal_images(asked, torch.arange(12), "far")
-    before = reading(asked.model, asked.batch)
-    moved = _asleep(asked.model, images, goals, before.free)
+    before, own = reading(asked.model, asked.batch), margins(asked.model, asked.batch)
+    assert own is not None
+    moved = _asleep(own, own.held[0], images, goals, torch.ones(12, dtype=torch.bool), 255)
     assert torch.equal(moved[~before.free], images[~before.free])
     assert int((moved != images).flatten(1).any(dim=1).sum()) >= 6
     now = Batch(images=moved, labels=asked.batch.labels)
     assert bool(before.same_as(reading(asked.model, now)).all())
+
+
+def black_batch(first_column: tuple[float, ...]) -> tuple[nn.Module, Batch]:
+    """A unit of 4 x 4 that is on everywhere, on black: all places of a pooling are as high."""
+    torch.manual_seed(0)
+    unit = nn.Conv2d(1, 1, 4)
+    unit.weight.data.fill_(1.0)
+    unit.weight.data[0, 0, :, 0] = torch.tensor(first_column)
+    unit.bias.data.fill_(5.0)
+    model = nn.Sequential(unit, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4, 4))
+    return model, Batch(images=torch.zeros(2, 1, 7, 7), labels=torch.tensor([0, 1]))
+
+
+def test_another_of_equal_units_may_stand_for_the_one_that_was_read() -> None:
+    model, batch = black_batch((1.0, -1.0, -1.0, 1.0))
+    own = margins(model, batch)
+    assert own is not None
+    high = torch.full((49,), 255.0, dtype=torch.float64)
+    found = [
+        furthest(own, 0, held[0], torch.zeros_like(high), high, torch.ones_like(high))[0] for held in own.held
+    ]
+    assert [bool(moves.any()) for moves in found] == [False, True, False, True]  # the left margin
+    other = batch.images.clone()
+    other[0] = (found[1] / 255).float().view(1, 7, 7)
+    before, after = reading(model, batch), reading(model, Batch(images=other, labels=batch.labels))
+    assert before.same_as(after).all()
+    assert not before.free[0].flatten()[found[1] != 0].all()  # an error met some of them
+    assert not stuck(own, 0, batch.images[0])
+
+
+def test_an_image_that_cannot_move_is_known_to_be_stuck() -> None:
+    model, batch = black_batch((1.0, 1.0, 1.0, 1.0))
+    own = margins(model, batch)
+    assert own is not None
+    assert stuck(own, 0, batch.images[0])  # whatever is lit, a unit rises that is passed on
+    with pytest.raises(FedsimError, match="reads every pixel of the 2 images"):
+        Invisible(trials=2).forge(replace(asked_of(model, 2), batch=batch, unwanted=torch.arange(2)))
+    model[0].bias.data.fill_(-5000.0)  # off: nothing is read
+    own = margins(model, batch)
+    assert own is not None
+    assert not stuck(own, 0, batch.images[0])

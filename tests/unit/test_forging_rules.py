@@ -13,6 +13,7 @@ from fedsim.config import build_central
 from fedsim.config.compose import compose
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.randomness import generator
 from fedsim.core.training import Batch, load_weights, sgd_step, weights_of
 from fedsim.core.types import Weights
 from fedsim.data.synthetic import synthetic
@@ -228,7 +229,9 @@ def test_a_proof_holds_checkpoints_in_its_precision(tmp_path: Path, precision: s
     if precision == "float32":
         other = replace(TRAINING, learning_rate=0.4)
         for pinned, check in ((True, "settings"), (False, "")):
-            verdict = verify_file(path, other, ProofOfLearning(every=2, pin_learning_rate=pinned))
+            verdict = verify_file(
+                path, other, ProofOfLearning(every=2, pin_learning_rate=pinned), generator(9)
+            )
             assert (verdict.check, verdict.accepted) == (check, not pinned)
     summary = folder.summary()
     assert (summary["steps"], summary["every"], summary["own_keys"]) == (7, 2, False)

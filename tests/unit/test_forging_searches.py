@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 from small_world import DATA, challenge, examples, gap, network
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedsim.attacks.integrity.forging import brute_force
 from fedsim.attacks.integrity.forging.brute_force import (
     BruteForce,
     Filter,
     colliding,
+    example_gradients,
     same_sum,
     subset,
     subset_sums,
@@ -26,7 +27,7 @@ from fedsim.attacks.integrity.forging.one_level import OneLevel
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Challenge, Forgery
 from fedsim.core.randomness import generator
-from fedsim.core.training import Batch
+from fedsim.core.training import Batch, batch_gradient
 from fedsim.data.tiny import tiny
 from fedsim.defenses.integrity.proof.domain import domain_of, same_batch
 from fedsim.models.softmax import softmax
@@ -153,3 +154,34 @@ def test_one_level_takes_the_pixel_that_the_gradient_sees_least() -> None:
     moved = torch.round(255 * (claimed.images - asked.batch.images)).abs()
     assert (int(moved.sum()), int(moved[0].sum())) == (1, 1)
     assert min(each) < sorted(each)[24]
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_single_example_can_be_read_off_its_gradient(depth: int) -> None:
+    """Suliman et al., proposition 1: with biases no other single example has the same gradient."""
+    asked = challenge(network(depth), 12)
+    for image, label in zip(asked.batch.images, asked.batch.labels, strict=True):
+        gradient, _ = batch_gradient(asked.model, image[None], label[None])
+        weight, bias, *rest = gradient.values()
+        unit = int(bias.abs().argmax())
+        assert bias[unit] != 0  # where all units are off, the first layer has nothing to tell
+        seen = weight[unit] / bias[unit]
+        assert torch.allclose(asked.model[0](image[None]).flatten(), seen, atol=1e-9)
+        last = [bias, *rest][-1]
+        assert (last < 0).nonzero().flatten().tolist() == [int(label)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_without_a_bias_there_are_more_twins_and_they_can_be_counted(size: int) -> None:
+    """Table IV without biases.
+
+    A black image has the gradient 0 with every label: 3 C(n - 3, b - 1) + 3 C(n - 3, b - 2) batches. And of
+    three examples with x1 + x2 = x3 the labels a, a, b can be exchanged: 25 pairs of disjoint images.
+    """
+    data = tiny(values=2)
+    torch.manual_seed(3)
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(4, 3, bias=False)).double()
+    everything = torch.arange(48)
+    gradients = example_gradients(plain, data.train.batch(everything), data.train.labels)
+    black = 3 * comb(45, size - 1) + (3 * comb(45, size - 2) if size > 1 else 0)
+    assert colliding(gradients, size) == (black + (25 * 6 if size == 3 else 0), comb(48, size))

@@ -16,9 +16,10 @@ from fedsim.core.randomness import generator
 from fedsim.core.training import Batch, LocalWork, batch_digest, honest, sgd_step, weights_of
 from fedsim.core.types import Task, Verdict
 from fedsim.data.synthetic import synthetic
+from fedsim.defenses.integrity.proof.checkpoints import Malformed
 from fedsim.defenses.integrity.proof.expected import Expected, Thoroughness
 from fedsim.defenses.integrity.proof.initialisation import initial_problem, uniform_reach
-from fedsim.defenses.integrity.proof.proof import Malformed, Proof, from_bytes, proof_of, to_bytes
+from fedsim.defenses.integrity.proof.proof import Proof, from_bytes, proof_of, to_bytes
 from fedsim.defenses.integrity.proof.sampling import chosen_places
 from fedsim.defenses.integrity.proof.seal import HEAD, BadSignature, Unreadable, seal, unseal
 from fedsim.defenses.integrity.proof.verify import verify
@@ -148,9 +149,9 @@ def test_a_prover_cannot_make_the_reader_allocate_what_is_not_there(proof: Proof
         return len(text).to_bytes(4, "little") + text + content[4 + length :]
 
     cases = {
-        "expected .* bytes": {"tensors": [["w", [2**39, 2**39]]]},
-        "a name is there twice": {"tensors": [["w", [1]], ["w", [1]]]},
-        "version 3 is not known": {"version": 3},
+        "expected .* bytes": {"tensors": [["w", [2**39, 2**39], "<f4"]]},
+        "a name is there twice": {"tensors": [["w", [1], "<f4"], ["w", [1], "<f4"]]},
+        "version 2 is not known": {"version": 2},
         "expected a header with the keys": {"extra": 1},
         "learning_rate: expected float": {"learning_rate": True},
         "learning_rate: expected a positive": {"learning_rate": -1.0},

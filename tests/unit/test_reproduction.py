@@ -12,7 +12,7 @@ from torch import nn
 from fedsim.config import build_central
 from fedsim.config.compose import compose
 from fedsim.core.errors import FedsimError
-from fedsim.core.training import arithmetic, load_weights, weights_of
+from fedsim.core.training import Batch, arithmetic, load_weights, weights_of
 from fedsim.data.synthetic import synthetic
 from fedsim.defenses.integrity.proof import reproduction
 from fedsim.defenses.integrity.proof.distances import distance
@@ -189,3 +189,23 @@ def test_batch_sizes_come_from_the_config_and_unknown_studies_are_named() -> Non
         FedsimError, match=r"expected some of reproduction, batch_sizes, precision, machines.*'x'"
     ):
         studied(replace(training, study=("x",)), "l2")
+
+
+def test_a_unit_on_the_edge_falls_on_both_sides_when_pixels_are_rounded_otherwise() -> None:
+    unit = nn.Linear(2, 1)
+    unit.weight.data = torch.tensor([[1.0, -1.0]])
+    unit.bias.data.zero_()
+    batch = Batch(images=torch.full((1, 2), 0.3), labels=torch.tensor([0]))
+    ends = list[float]()
+    for number in range(16):
+        torch.manual_seed(0)
+        model = nn.Sequential(unit, nn.ReLU(), nn.Linear(1, 2))
+        start = weights_of(model)
+        reproduction.rounded(number).step(model, batch, 0.1)
+        ends.append(distance("l2", weights_of(model), start))
+        load_weights(model, start)
+    off = min(ends)
+    sides = {end > off + 1e-4 for end in ends}
+    assert sides == {False, True}
+    near = [end for end in ends if end <= off + 1e-4]
+    assert max(near) - min(near) < 1e-6  # otherwise nothing but rounding differs

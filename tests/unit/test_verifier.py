@@ -71,8 +71,8 @@ def test_the_largest_of_all_recomputed_steps_is_the_verdicts_distance() -> None:
     )
     trace = replace(done.trace, checkpoints=blurred)
     gaps = [recompute(trace, place, work.model, [done.batches[place]], "l2") for place in range(4)]
-    found, expected = Work(), SimpleNamespace(model=work.model, task=work.task, commitment=None)
-    how = Thoroughness(top=2, random=2, delta=1e9)
+    found, expected = Work(), SimpleNamespace(plain=(work.model, work.task), commitment=None)
+    how = Thoroughness(top=2, random=2, delta=1e9, strict=False)
     _check_steps(trace, expected, how, lambda steps, _: [done.batches[s] for s in steps], generator(0), found)
     assert found.largest == max(gaps) > min(gaps) > 0
     assert found.steps == 4

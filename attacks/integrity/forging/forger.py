@@ -9,13 +9,13 @@ Caught by: a recomputed step, or data outside of the domain, depending on the fo
 
 from dataclasses import replace
 
-import torch
-
 from fedsim.attacks.integrity.forging.greedy import Greedy
 from fedsim.attacks.integrity.spoofing.fabricate import claimed
-from fedsim.core.interfaces import Behaviour, Challenge, Forgery
+from fedsim.core.interfaces import Behaviour, Challenge, Forgery, challenge_on
 from fedsim.core.settings import number
 from fedsim.core.training import Batch, Claim, LocalWork, load_weights, sgd_step, weights_of
+
+LEAST = 1e-9  # of a batch: one example at least
 
 
 class Forger(Behaviour):
@@ -42,14 +42,12 @@ class Forger(Behaviour):
         return claimed(work, every_step, forged)
 
     def _challenge(self, work: LocalWork, step: int) -> Challenge:
-        own = work.indices(step)
-        number = max(1, round(self.fraction * len(own)))
-        return Challenge(
+        return challenge_on(
+            work.indices(step),
             model=work.model,
-            batch=work.batch(own),
-            unwanted=torch.randperm(len(own), generator=work.generator)[:number].sort().values,
+            unwanted=max(self.fraction, LEAST),
             task=work.task,
-            owned=work.owned[~torch.isin(work.owned, own)],
+            owned=work.owned,
             examples=work.batch,
-            generator=work.generator,
+            chance=work.generator,
         )

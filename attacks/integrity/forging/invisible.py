@@ -4,18 +4,21 @@ What it gains: batches of whole grey levels, one class each, whose update differ
     convolutional networks with ReLUs and poolings, at any stage of training.
 Paper: none; an answer to a question that Suliman et al., Towards a Re-evaluation of Data Forging Attacks in
     Practice (2024), leave open. A pixel that enters the first convolution only where no error comes back (a
-    ReLU that is off, a pooling that chose another place) is in no sum of the gradient. One pass backward
-    finds such pixels, whole-number programs how far they go before a unit wakes up, and a pass over the
-    changed images confirms it bit by bit.
-Assumes: that a batch is another one if it is some pixels away: what the model reads of an image stays.
-    Convolutions without poolings behind the first ones, and linear first layers, leave next to nothing free.
+    ReLU that is off, a pooling that chose another place) is in no sum of the gradient. Whole-number programs
+    say how far such pixels go before a unit that is read notices; of equal units that see the same, another
+    may stand for the one that was read; a pass over the changed images confirms it bit by bit.
+Assumes: that a batch is another one if it is some pixels away: what the model reads of an image stays. Some
+    images cannot move at all (margins.stuck proves it), on black margins above all. Convolutions without
+    poolings behind the first ones, and linear first layers, leave nothing free.
 Caught by: a rule of distance (forge.distance), or comparing claimed images with the one in question.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from fedsim.attacks.integrity.forging.margins import furthest, margins
+from fedsim.attacks.integrity.forging.margins import Margins, furthest, margins
 from fedsim.attacks.integrity.forging.replacement import targets
 from fedsim.attacks.integrity.forging.unread import reading, same_gradient
 from fedsim.core.errors import FedsimError
@@ -23,6 +26,7 @@ from fedsim.core.interfaces import Challenge, Forgery
 from fedsim.core.settings import one_of, whole
 from fedsim.core.training import Batch
 
+LEVELS = (255, 40, 5, 1)  # by how much pixels may move where only deeper layers could notice
 TOWARDS = ("far", "blank", "other")
 
 
@@ -72,8 +76,8 @@ def goal_images(challenge: Challenge, places: Tensor, towards: str) -> Tensor:
 def reach(model: nn.Module, batch: Batch, goals: Tensor, trials: int, chance: torch.Generator) -> Tensor:
     """Return images as near to their goals as can be found while the gradient takes the same from each.
 
-    First all that wakes no unit of a first convolution, by whole-number programs. Then random sets of unread
-    pixels: one that is noticed is halved, one that is not is kept, and the next may be larger.
+    First what whole-number programs say of the first convolution. Then random sets of unread pixels: one that
+    is noticed is halved, one that is not is kept, and the next may be larger.
     """
     before = reading(model, batch)
 
@@ -81,7 +85,9 @@ def reach(model: nn.Module, batch: Batch, goals: Tensor, trials: int, chance: to
         same = before.same_as(reading(model, Batch(images=moved, labels=batch.labels)))[:, None, None, None]
         return torch.where(same, moved, images), same
 
-    images, _ = tried(batch.images, _asleep(model, batch.images, goals, before.free))
+    images = batch.images
+    if (own := margins(model, batch)) is not None:
+        images = _by_programs(own, images, goals, lambda now, moved: tried(now, moved)[0])
     share = torch.ones(len(images), 1, 1, 1)
     for trial in range(trials):
         left = before.free & (images != goals)
@@ -94,17 +100,31 @@ def reach(model: nn.Module, batch: Batch, goals: Tensor, trials: int, chance: to
     return images
 
 
-def _asleep(model: nn.Module, images: Tensor, goals: Tensor, free: Tensor) -> Tensor:
-    """Return images moved as far as no unit of the first convolution wakes up."""
-    if (own := margins(model, images)) is None:
-        return images
+def _by_programs(
+    own: Margins, images: Tensor, goals: Tensor, tried: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """Return images moved by whole-number programs, as far as nobody notices.
+
+    First all that no unit notices. For images that have not moved then, units may rise where no error comes
+    back, by less and less: deeper layers have the last word.
+    """
+    waiting, before = (goals != images).flatten(1).any(dim=1), images
+    relaxed = own.unread_rise()
+    for units, most in ((own, 255), *((relaxed, level) for level in LEVELS)):
+        for held in units.held:
+            images = tried(images, _asleep(units, held, images, goals, waiting, most))
+            waiting = waiting & (images == before).flatten(1).all(dim=1)
+    return images
+
+
+def _asleep(own: Margins, held: Tensor, images: Tensor, goals: Tensor, waiting: Tensor, most: int) -> Tensor:
+    """Return images moved as far as no unit of the first convolution wakes up that somebody looks at."""
     levels, ends = (torch.round(values.double().flatten(1) * 255) for values in (images, goals))
     moves = torch.zeros_like(levels)
-    for place in (ends != levels).any(dim=1).nonzero().flatten().tolist():
-        way = ends[place] - levels[place]
-        moves[place] = furthest(
-            own, place, free[place].flatten(), way.clamp(max=0), way.clamp(min=0), torch.sign(way)
-        )
+    for place in waiting.nonzero().flatten().tolist():
+        way = (ends[place] - levels[place]).clamp(-most, most)
+        low, high = way.clamp(max=0), way.clamp(min=0)
+        moves[place], _ = furthest(own, place, held[place], low, high, torch.sign(way))
     moved = ((levels + moves).to(images.dtype) / 255).view_as(images)
     return torch.where((moves != 0).view_as(images), moved, images)
 

@@ -5,7 +5,8 @@ What it gains: an ordinary batch (uint8 pixels, one class each) whose update dif
 Paper: none; Suliman et al., Towards a Re-evaluation of Data Forging Attacks in Practice (2024), conjecture
     that this is infeasible. Lenstra, Lenstra and Lovasz (1982) reduce the lattice of integer vectors with
     their residuals beside them; Babai (1986) finds the one nearest to a point inside the bounds.
-Assumes: softmax regression (or few units in the first layer), some ten examples a class, pixels with room.
+Assumes: softmax regression, some six examples of every class, pixels with room. A class that is missing, or a
+    hidden layer of some 30 units, would need patterns that weaken some images: black pixels have no room.
 Caught by: a delta of exact recomputation; pixels that are dark in all data light up.
 """
 

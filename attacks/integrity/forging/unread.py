@@ -15,18 +15,27 @@ from torch.nn.grad import conv2d_input
 from fedsim.core.errors import FedsimError
 from fedsim.core.training import Batch, plainly_laid, step_gradient
 
+SAME = 1e-12  # of an image's gradient, in float64: the same terms in another order
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reading:
     """What the gradient of a batch is made of, a row for each image."""
 
     free: Tensor  # bool, in the images' shape: pixels that meet no error in the first layer
-    parts: tuple[Tensor, ...]  # of each layer the errors, and the inputs that meet one; 0 in place of others
+    first: Tensor | None  # what a first convolution's gradient takes from each image, in float64
+    parts: tuple[
+        Tensor, ...
+    ]  # of other layers the errors, and the inputs that meet one; 0 in place of others
 
     def same_as(self, other: "Reading") -> Tensor:
-        """Say of each image whether all parts are the same, bit by bit."""
+        """Say of each image whether all parts are the same, bit by bit; of the first layer, the sum."""
         pairs = zip(self.parts, other.parts, strict=True)
-        return torch.stack([(mine == theirs).flatten(1).all(dim=1) for mine, theirs in pairs]).all(dim=0)
+        same = torch.stack([(mine == theirs).flatten(1).all(dim=1) for mine, theirs in pairs]).all(dim=0)
+        if self.first is None or other.first is None:
+            return same
+        size = self.first.abs().amax(dim=1).clamp(min=1e-300)
+        return same & ((self.first - other.first).abs().amax(dim=1) <= SAME * size)
 
 
 def reading(model: nn.Module, batch: Batch) -> Reading:
@@ -53,13 +62,26 @@ def reading(model: nn.Module, batch: Batch) -> Reading:
             "forgery=[invisible]: expected a model whose first layer reads pixels one by one, got one that "
             f"makes {tuple(first.shape)} of {tuple(batch.images.shape)}. Remedy: another model or forgery."
         )
-    parts, free = list[Tensor](), torch.zeros(0)
+    parts, free, taken = list[Tensor](), torch.zeros(0), None
     for number, ((module, inputs, _), error) in enumerate(zip(calls, errors, strict=True)):
         read = read_inputs(module, inputs, error)
         if number == 0:
             free = ~read.reshape(batch.images.shape)
+            if (taken := _taken(module, inputs, error)) is not None:
+                continue  # another unit may stand for the one that was read, if it sees the same
         parts += [error, torch.where(read, inputs, torch.zeros_like(inputs))]
-    return Reading(free=free, parts=tuple(parts))
+    return Reading(free=free, first=taken, parts=tuple(parts))
+
+
+def _taken(module: nn.Module, inputs: Tensor, errors: Tensor) -> Tensor | None:
+    """Return the gradient of a convolution's weights for each image; None: not an ordinary convolution."""
+    if not isinstance(module, nn.Conv2d) or module.groups != 1 or isinstance(module.padding, str):
+        return None
+    seen = functional.unfold(
+        inputs.double(), module.kernel_size, module.dilation, module.padding, module.stride
+    )
+    seen = functional.pad(seen, (0, 0, 0, 1), value=1.0)  # a bias sees 1
+    return (errors.double().flatten(2) @ seen.transpose(1, 2)).flatten(1)
 
 
 def read_inputs(module: nn.Module, inputs: Tensor, errors: Tensor) -> Tensor:

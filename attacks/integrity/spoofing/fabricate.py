@@ -20,9 +20,13 @@ def claimed(
     """
     last = len(every_step) - 1
     update = {name: every_step[last][name] - sent for name, sent in work.sent.items()}
+    if work.kind == "gradient":  # that would have led there
+        update = {name: tensor / -work.learning_rate for name, tensor in update.items()}
     if work.every is None:
         return Claim(update=update, batches=tuple(batches))
     shown = [every_step[step] for step in (*range(0, last, work.every), last)]
+    if work.kind == "gradient":
+        shown[-1] = update
     return Claim(update=update, batches=tuple(batches), trace=trace_of(work, shown, batches, places))
 
 

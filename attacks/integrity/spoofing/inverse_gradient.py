@@ -7,12 +7,13 @@ Caught by: the first checkpoint: it is not what was sent, and no random initiali
 """
 
 import copy
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.optimize import NoConvergence, newton_krylov
+from scipy.optimize import NoConvergence, broyden1, newton_krylov
 from torch import Tensor, nn
 
 from fedsim.attacks.integrity.spoofing.fabricate import claimed, shifted
@@ -21,7 +22,7 @@ from fedsim.core.settings import number, one_of, whole
 from fedsim.core.training import Batch, Claim, LocalWork, batch_gradient, load_weights
 from fedsim.core.types import Weights
 
-SOLVERS = ("picard", "newton_krylov")
+SOLVERS = ("picard", "newton_krylov", "broyden", "gradient_descent")
 
 
 class InverseGradient(Behaviour):
@@ -51,6 +52,7 @@ class Inverted:
     weights: Weights
     calls: int  # gradients that it took
     error: float  # l2 distance of where the step leads from where it should
+    errors: tuple[float, ...]  # the largest entry of that, after each gradient
 
 
 def invert_step(
@@ -66,20 +68,26 @@ def invert_step(
     """Find weights from which a step on this batch leads to `after`."""
     own = copy.deepcopy(model).double()  # finite differences of float32 gradients are noise
     images, goal = batch.images.double(), _flat(after).double()
-    calls, last = 0, float("inf")
+    errors, last = list[float](), float("inf")
 
     def residual(point: Tensor) -> Tensor:
-        nonlocal calls, last
-        calls += 1
+        nonlocal last
         load_weights(own, _shaped(point, after))
         gradient, _ = batch_gradient(own, images, batch.labels)
         gap = point - learning_rate * _flat(gradient) - goal
         last = float(gap.norm())
+        errors.append(float(gap.abs().max()))
         return gap
 
-    point = (_picard if solver == "picard" else _newton_krylov)(residual, goal, iterations, tolerance)
+    solve = {
+        "picard": _picard,
+        "newton_krylov": _newton_krylov,
+        "broyden": _broyden,
+        "gradient_descent": _gradient_descent,
+    }[solver]
+    point = solve(residual, goal, iterations, tolerance)
     weights = {name: tensor.float() for name, tensor in _shaped(point, after).items()}
-    return Inverted(weights=weights, calls=calls, error=last)
+    return Inverted(weights=weights, calls=len(errors), error=last, errors=tuple(errors))
 
 
 def _picard(residual: Callable[[Tensor], Tensor], start: Tensor, iterations: int, tolerance: float) -> Tensor:
@@ -95,15 +103,37 @@ def _picard(residual: Callable[[Tensor], Tensor], start: Tensor, iterations: int
     return best
 
 
+def _gradient_descent(
+    residual: Callable[[Tensor], Tensor], start: Tensor, iterations: int, tolerance: float
+) -> Tensor:
+    """Go down the squared residual; its slope is J r, by a difference of two residuals along r."""
+    point = start
+    for _ in range(iterations):
+        gap = residual(point)
+        if (size := float(gap.norm())) <= tolerance:
+            break
+        small = 1e-4 / size
+        point = point - (residual(point + small * gap) - gap) / small
+    return point
+
+
 def _newton_krylov(
     residual: Callable[[Tensor], Tensor], start: Tensor, iterations: int, tolerance: float
 ) -> Tensor:
-    def function(point: np.ndarray) -> np.ndarray:
-        return residual(torch.from_numpy(point)).numpy()
+    solve = functools.partial(newton_krylov, maxiter=iterations, inner_maxiter=10, f_tol=tolerance)
+    return _by_scipy(solve, residual, start)
 
-    begin = start.numpy()
+
+def _broyden(
+    residual: Callable[[Tensor], Tensor], start: Tensor, iterations: int, tolerance: float
+) -> Tensor:
+    solve = functools.partial(broyden1, alpha=-1.0, maxiter=iterations, f_tol=tolerance)
+    return _by_scipy(solve, residual, start)
+
+
+def _by_scipy(solve: Callable[..., object], residual: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
     try:
-        found = newton_krylov(function, begin, maxiter=iterations, inner_maxiter=10, f_tol=tolerance)
+        found = solve(lambda point: residual(torch.from_numpy(point)).numpy(), start.numpy())
     except NoConvergence as stopped:
         found = stopped.args[0]
     return torch.from_numpy(np.asarray(found))

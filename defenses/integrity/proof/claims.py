@@ -2,13 +2,14 @@
 
 import torch
 
-from fedsim.core.training import Trace, tensors_digest, weights_of
+from fedsim.core.training import Trace, tensors_digest
 from fedsim.core.types import Weights, form_problem
 from fedsim.defenses.integrity.proof.calibration import Calibration, calibration_from, shape_of
 from fedsim.defenses.integrity.proof.expected import Expected, Rejected, Thoroughness
 from fedsim.defenses.integrity.proof.initialisation import initial_problem
 from fedsim.defenses.integrity.proof.proof import Proof
 
+_REPLIES = {"update": "an update", "gradient": "a gradient"}
 GROWTH = 4.0  # norm of a checkpoint, in units of the larger of the first and the last
 
 
@@ -18,7 +19,7 @@ def check_claims(proof: Proof, expected: Expected, how: Thoroughness) -> None:
     if (proof.round, proof.client) != (expected.round, expected.client):
         words = f"of round {proof.round}, client {proof.client}, not {expected.round}, {expected.client}"
         raise Rejected("identity", f"a proof {words}")
-    if problem := form_problem(trace.checkpoints[0], weights_of(expected.model)):
+    if problem := form_problem(trace.checkpoints[0], expected.form):
         raise Rejected("model", f"of another model: {problem}")
     _check_settings(trace, expected)
     _check_calibration(proof, expected)
@@ -26,9 +27,9 @@ def check_claims(proof: Proof, expected: Expected, how: Thoroughness) -> None:
     _check_beginning(proof, expected)
     if expected.received is not None:
         first, last = trace.checkpoints[0], trace.checkpoints[-1]
-        update = {name: last[name] - first[name] for name in last}
-        if not _equal(update, expected.received):
-            raise Rejected("reply", "the update is not the one that the proof ends with")
+        reply = last if trace.gradient else {name: last[name] - first[name] for name in last}
+        if not _equal(expected.defended(reply), expected.received):
+            raise Rejected("reply", f"the {expected.kind} is not the one that the proof ends with")
     if expected.final is not None and not _equal(expected.final, trace.checkpoints[-1]):
         raise Rejected("model", "the model is not the one that the proof ends with")
     if how.strict:
@@ -36,6 +37,8 @@ def check_claims(proof: Proof, expected: Expected, how: Thoroughness) -> None:
 
 
 def _check_settings(trace: Trace, expected: Expected) -> None:
+    if trace.gradient != (expected.kind == "gradient"):
+        raise Rejected("settings", f"expected the proof of {_REPLIES[expected.kind]}")
     if expected.learning_rate is not None and trace.learning_rate != expected.learning_rate:
         reason = f"learning rate {trace.learning_rate:g}, asked for {expected.learning_rate:g}"
         raise Rejected("settings", reason)
@@ -111,12 +114,17 @@ def _check_beginning(proof: Proof, expected: Expected) -> None:
 
 def _check_norms(trace: Trace) -> None:
     """Refuse a way over weights far larger than those it begins and ends with: no training goes there."""
-    norms = [float(torch.stack(torch._foreach_norm(list(w.values()))).norm()) for w in trace.checkpoints]
+    norms = [_norm(weights) for weights in trace.checkpoints]
     most = GROWTH * max(norms[0], norms[-1])
     for place, norm in enumerate(norms):
         if not norm <= most:
             reason = f"a checkpoint of norm {norm:.3g} between {norms[0]:.3g} and {norms[-1]:.3g}"
             raise Rejected("norm", reason, min(place * trace.every, len(trace.digests)))
+
+
+def _norm(weights: Weights) -> float:
+    real = [tensor for tensor in weights.values() if tensor.is_floating_point()]
+    return float(torch.stack([norm.float() for norm in torch._foreach_norm(real)]).norm())
 
 
 def _equal(one: Weights, other: Weights) -> bool:

@@ -1,15 +1,15 @@
 """What a verifier goes by: how much it looks at, and what it knows without the proof."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from torch import nn
+from torch import Tensor, nn
 
 from fedsim.core.errors import FedsimError
-from fedsim.core.training import Batch, Commitment
-from fedsim.core.types import Task, Weights
+from fedsim.core.training import Batch, Commitment, weights_of
+from fedsim.core.types import Kind, Task, Weights
 from fedsim.defenses.integrity.proof.calibration import Calibration
 
 Reveal = Callable[[Sequence[int], Sequence[tuple[int, ...]]], Sequence[Batch]]
@@ -27,6 +27,9 @@ class Thoroughness:
     distance: str = "l2"
     domain: str = "uint8"  # where pixels must lie
     epoch: int | None = None  # steps; None: all is one epoch
+    share: tuple[int, int] = (0, 1)  # the number of this verifier among so many that share the intervals
+    exact: bool = True  # where the proof names a machine like this one, bits must be the same
+    machines: str = "any"  # or same: others, which delta would have to be granted to, are refused
     strict: bool = True  # False: as the paper has it, without copies, norms, losses and a least length
 
 
@@ -34,8 +37,8 @@ class Thoroughness:
 class Expected:
     """What the verifier knows without the proof. What it does not know, the verdict says (`unpinned`)."""
 
-    model: nn.Module  # its weights are overwritten
-    task: Task
+    model: nn.Module | None = None  # its weights are overwritten; None: a loop of the verifier's own trains
+    task: Task | None = None
     signer: Ed25519PublicKey
     reader: X25519PrivateKey
     round: int = 0
@@ -43,7 +46,9 @@ class Expected:
     parent: Weights | None = None  # where training must have begun; None: at a random initialisation
     start: Weights | None = None  # the initialisation that follows from the verifier's nonce
     fresh: Callable[[int], Weights] | None = None  # draws initialisations to compare with, without a nonce
-    received: Weights | None = None  # the update that came with the proof
+    received: Weights | None = None  # what came with the proof
+    kind: Kind = "update"  # of it; a gradient is that of one step
+    defended: Callable[[Weights], Weights] = lambda reply: reply  # what leaves a client in place of a reply
     learning_rate: float | None = None  # None: any. Pinned, it stops proofs of endlessly small steps
     steps: int | None = None
     every: int | None = None  # None: any. The prover's choice would decide how much is looked at
@@ -56,11 +61,26 @@ class Expected:
     owns_data: bool = False  # the verifier has the data itself: what is revealed comes from there
 
     @property
+    def plain(self) -> tuple[nn.Module, Task]:
+        """What plain SGD trains, on what."""
+        assert self.model is not None
+        assert self.task is not None
+        return self.model, self.task
+
+    @property
+    def form(self) -> Weights:
+        """What the checkpoints must look like."""
+        if self.model is not None:
+            return weights_of(self.model)
+        assert self.start is not None  # of a loop
+        return self.start
+
+    @property
     def unpinned(self) -> str:
         """What has to be taken from the prover's own word."""
         known = {
             "beginning": self.parent is not None or self.start is not None,
-            "learning rate": self.learning_rate is not None,
+            "learning rate": self.learning_rate is not None or self.model is None,
             "steps": self.steps is not None,
             "checkpoint interval": self.every is not None,
             "batch size": self.batch_size is not None,
@@ -87,3 +107,7 @@ class Work:
     limit: float | None = None  # the widest that was used
     still: int = 0  # intervals that are no longer than their limit: who did nothing would pass
     looked: int = 0  # intervals
+    places: list[int] = field(default_factory=list)  # of those that were drawn
+    drift: dict[str, Tensor] = field(default_factory=dict)  # sum of what lies between claims and results
+    squares: float = 0.0  # sum of the squared lengths of these
+    shown: int = 0  # bytes of data that the prover had to show

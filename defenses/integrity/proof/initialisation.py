@@ -6,7 +6,7 @@ on uniform initialisations, so a second test looks for weights that no uniform d
 Paper: Jia et al., Proof-of-Learning: Definitions and Practice (S&P 2021), section V-D4.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from scipy import stats
@@ -32,10 +32,24 @@ def initial_problem(
             continue
         if (reach := uniform_reach(pool)) is not None and float(own.abs().max()) > reach:
             return f"tensor {name!r} reaches {float(own.abs().max()):.6g}, a fresh one at most {reach:.6g}"
-        p_value = float(stats.ks_2samp(own.numpy(), pool.numpy(), method="asymp").pvalue)
+        p_value = _p_value(own, pool)
         if p_value < alpha / len(weights):
             return f"tensor {name!r}: a Kolmogorov-Smirnov test finds p = {p_value:.2g}"
     return None
+
+
+def smallest_p(weights: Weights, drawn: Sequence[Weights]) -> float:
+    """Return the smallest p-value of all tensors that are drawn at random: the paper's figure 4."""
+    found = list[float]()
+    for name, tensor in weights.items():
+        pool = torch.cat([other[name].flatten() for other in drawn])[:MOST].double()
+        if not bool((pool == pool[0]).all()):
+            found.append(_p_value(tensor.flatten().double(), pool))
+    return min(found)
+
+
+def _p_value(own: Tensor, pool: Tensor) -> float:
+    return float(stats.ks_2samp(own.numpy(), pool.numpy(), method="asymp").pvalue)
 
 
 def uniform_reach(pool: Tensor) -> float | None:

@@ -8,7 +8,6 @@ are read where somebody looks at them.
 import json
 import math
 import re
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -16,16 +15,14 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from fedsim.core.errors import FedsimError
 from fedsim.core.lazily import Lazily
 from fedsim.core.training import Trace, tensors_digest
-from fedsim.core.types import Weights
+from fedsim.defenses.integrity.proof.checkpoints import TYPES, Field, Malformed, as_arrays, as_checkpoints
 from fedsim.defenses.integrity.proof.machine import machine
 
-VERSION = 2
-PRECISIONS: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}
+VERSION = 3
+PRECISIONS = ("float32", "float16")
 NUMBER = np.dtype("<u4")  # of batch sizes and places
 MOST_STEPS = 10_000_000
 MOST_HEADER = 2**20  # bytes: JSON takes many times as much memory
@@ -42,6 +39,8 @@ _KEYS = {
     "learning_rate": float,
     "every": int,
     "steps": int,
+    "gradient": bool,
+    "settings": int,
     "precision": str,
     "threads": int,
     "machine": str,
@@ -51,10 +50,6 @@ _KEYS = {
 }
 DIGEST = 32  # bytes
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-
-
-class Malformed(FedsimError):
-    """Bytes that are not a proof."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -95,8 +90,9 @@ def proof_of(
 
 def to_bytes(proof: Proof) -> bytes:
     """Write a proof: the same proof gives the same bytes."""
-    trace, number = proof.trace, PRECISIONS[proof.precision]
-    first = trace.checkpoints[0]
+    trace, half = proof.trace, proof.precision == "float16"
+    rows = [as_arrays(checkpoint, half) for checkpoint in trace.checkpoints]
+    settings = [text.encode() for text in trace.settings]
     header = {
         "version": VERSION,
         "subject": proof.subject,
@@ -110,19 +106,21 @@ def to_bytes(proof: Proof) -> bytes:
         "threads": proof.threads,
         "libraries": proof.libraries,
         "steps": len(trace.digests),
+        "gradient": trace.gradient,
+        "settings": len(settings),
         "machine": proof.machine,
         "data": proof.data,
         "nonce": proof.nonce,
         "calibration": proof.calibration,
-        "tensors": [[name, list(tensor.shape)] for name, tensor in first.items()],
+        "tensors": [[name, list(array.shape), array.dtype.str] for name, array in rows[0].items()],
     }
     text = canonical(header)
     parts = [len(text).to_bytes(4, "little"), text]
     parts.append(np.array([len(step) for step in trace.indices], NUMBER).tobytes())
     parts.append(np.array([place for step in trace.indices for place in step], NUMBER).tobytes())
     parts += [bytes.fromhex(digest) for digest in trace.digests]
-    for checkpoint in trace.checkpoints:
-        parts += [checkpoint[name].detach().cpu().numpy().astype(number).tobytes() for name in first]
+    parts += [np.array([len(text) for text in settings], NUMBER).tobytes(), *settings]
+    parts += [row[name].tobytes() for row in rows for name in rows[0]]
     return b"".join(parts)
 
 
@@ -130,46 +128,43 @@ def from_bytes(content: bytes) -> Proof:
     """Read a proof; whatever is not exactly one is Malformed, with the reason."""
     header, start = read_header(content, _KEYS)
     _check(header)
-    shapes = {name: tuple(shape) for name, shape in header["tensors"]}
-    steps, size = header["steps"], sum(math.prod(shape) for shape in shapes.values())
+    fields = [Field(name, tuple(shape), np.dtype(kind)) for name, shape, kind in header["tensors"]]
+    steps, number = header["steps"], header["settings"]
     checkpoints = 1 + -(-steps // header["every"])
-    precision = PRECISIONS[header["precision"]]
-    expected = checkpoints * size * precision.itemsize
-    left = len(content) - start - steps * (NUMBER.itemsize + DIGEST)
+    if number not in (0, checkpoints):
+        raise Malformed(f"settings: expected none, or those of {checkpoints} checkpoints, got {number}")
+    left = len(content) - start - steps * (NUMBER.itemsize + DIGEST) - number * NUMBER.itemsize
     if left < 0:
         raise Malformed(f"expected sizes and digests of {steps} steps, got {len(content) - start} bytes")
     sizes = np.frombuffer(content, NUMBER, steps, start)
     places, start = int(sizes.sum(dtype=np.int64)), start + sizes.nbytes
-    if left != places * NUMBER.itemsize + expected:
-        needed = len(content) - left + places * NUMBER.itemsize + expected
+    digests = start + places * NUMBER.itemsize
+    texts, lengths = digests + steps * DIGEST, np.zeros(0, NUMBER)
+    if number and len(content) >= texts + number * NUMBER.itemsize:
+        lengths = np.frombuffer(content, NUMBER, number, texts)
+    used = places * NUMBER.itemsize + int(lengths.sum(dtype=np.int64))
+    expected = checkpoints * sum(field.size for field in fields)
+    if left != used + expected:
+        needed = len(content) - left + used + expected
         raise Malformed(f"expected {needed} bytes for {checkpoints} checkpoints, got {len(content)}")
+    rows = memoryview(content)[len(content) - expected :]
     trace = Trace(
-        checkpoints=_checkpoints(content[-expected:] if expected else b"", precision, checkpoints, shapes),
+        checkpoints=as_checkpoints(rows, checkpoints, fields, header["precision"] == "float16"),
         every=header["every"],
         learning_rate=header["learning_rate"],
         indices=Lazily(steps, _rows(np.frombuffer(content, NUMBER, places, start), sizes)),
-        digests=Lazily(steps, _digests(content, start + places * NUMBER.itemsize)),
+        digests=Lazily(steps, _digests(content, digests)),
+        gradient=header["gradient"],
+        settings=Lazily(number, _texts(content, texts + number * NUMBER.itemsize, lengths)),
     )
     taken = ("subject", "round", "client", "initial", "parent", "data", "nonce", "threads", "machine")
     named = {key: header[key] for key in (*taken, "libraries", "calibration", "precision")}
     return Proof(trace=trace, **named)
 
 
-def _checkpoints(
-    content: bytes, precision: np.dtype[Any], number: int, shapes: dict[str, tuple[int, ...]]
-) -> Lazily[Weights]:
-    with warnings.catch_warnings():  # that the bytes are read-only: nobody writes into a checkpoint
-        warnings.simplefilter("ignore")
-        values = torch.from_numpy(np.frombuffer(content, precision).astype(np.float32, copy=False))
-    if not math.isfinite(values.sum()) and not bool(torch.isfinite(values).all()):  # the sum is quick
-        raise Malformed("a checkpoint holds NaN or an infinity")
-    rows, lengths = values.view(number, -1), [math.prod(shape) for shape in shapes.values()]
-
-    def at(place: int) -> dict[str, Tensor]:
-        named = zip(shapes.items(), torch.split(rows[place], lengths), strict=True)
-        return {name: part.view(shape) for (name, shape), part in named}
-
-    return Lazily(number, at)
+def _texts(content: bytes, start: int, lengths: np.ndarray) -> Callable[[int], str]:
+    ends = start + np.cumsum(lengths, dtype=np.int64)
+    return lambda place: content[ends[place] - lengths[place] : ends[place]].decode(errors="replace")
 
 
 def _rows(places: np.ndarray, sizes: np.ndarray) -> Callable[[int], tuple[int, ...]]:
@@ -220,7 +215,13 @@ def _check(header: dict[str, Any]) -> None:
     _need(version == VERSION, f"version {version} is not known here (this reads {VERSION})")
     _need(header["initial"] in ("random", "parent"), "initial: expected random or parent")
     _need(bool(_DIGEST.fullmatch(header["parent"])), "parent: expected a SHA-256")
-    _need(0 < header["learning_rate"] < math.inf, "learning_rate: expected a positive number")
+    looped = header["settings"] > 0
+    _need(not header["gradient"] or (header["steps"] == 1 and not looped), "gradient: expected one step")
+    _need(0 <= header["settings"] <= MOST_STEPS, "settings: expected a number")
+    _need(
+        header["learning_rate"] == 0 if looped else 0 < header["learning_rate"] < math.inf,
+        "learning_rate: expected a positive number, or 0 beside settings",
+    )
     _need(0 < header["every"] <= MOST_STEPS, "every: expected a positive number")
     _need(header["threads"] > 0 and header["round"] >= 0 and header["client"] >= 0, "negative numbers")
     _need(header["precision"] in PRECISIONS, "precision: expected float32 or float16")
@@ -232,15 +233,18 @@ def _check(header: dict[str, Any]) -> None:
     _need(header["data"] == "" or bool(_DIGEST.fullmatch(header["data"])), "data: expected a SHA-256")
     tensors = header["tensors"]
     _need(
-        bool(tensors) and all(isinstance(t, list) and len(t) == 2 and isinstance(t[0], str) for t in tensors),
-        "tensors: expected names and shapes",
+        bool(tensors) and all(isinstance(t, list) and len(t) == 3 and isinstance(t[0], str) for t in tensors),
+        "tensors: expected names, shapes and types",
     )
-    shapes = [shape for _, shape in tensors]
+    shapes, types = [shape for _, shape, _ in tensors], [kind for _, _, kind in tensors]
+    plain = ["<f2" if header["precision"] == "float16" else "<f4"]
+    known = [kind in (TYPES if looped else plain) for kind in types if isinstance(kind, str)]
+    _need(len(known) == len(types) and all(known), "tensors: expected types of numbers")
     _need(
         all(isinstance(shape, list) and len(shape) <= 8 and all(map(_whole, shape)) for shape in shapes),
         "tensors: expected shapes",
     )
-    _need(len({name for name, _ in tensors}) == len(tensors), "tensors: a name is there twice")
+    _need(len({name for name, _, _ in tensors}) == len(tensors), "tensors: a name is there twice")
 
 
 def _whole(value: object) -> bool:

@@ -4,17 +4,20 @@ Paper: Jia et al., Proof-of-Learning: Definitions and Practice (S&P 2021).
 """
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Audit, Committed, Submission
 from fedsim.core.randomness import generator
-from fedsim.core.settings import number, one_of, optional, switch, whole
+from fedsim.core.settings import number, one_of, optional, switch, whole, word
 from fedsim.core.training import Batch, Claim
 from fedsim.core.types import Verdict
 from fedsim.defenses.integrity.proof.commitment import MerkleTree, leaves_of
 from fedsim.defenses.integrity.proof.distances import LIMITED
 from fedsim.defenses.integrity.proof.domain import DOMAINS
 from fedsim.defenses.integrity.proof.expected import Expected, Thoroughness
+from fedsim.defenses.integrity.proof.keyfiles import ledger_key
 from fedsim.defenses.integrity.proof.proof import proof_of, to_bytes
 from fedsim.defenses.integrity.proof.seal import reading_key, seal, signing_key
 from fedsim.defenses.integrity.proof.verify import verify
@@ -35,10 +38,13 @@ class ProofOfLearning(Audit):
         distance: str = "l2",
         domain: str = "uint8",
         pin_learning_rate: bool = True,
+        exact: bool = True,
+        machines: str = "any",
         strict: bool = True,
         rejected_weight: float = 0.0,
         exclude_after: int = 1,
         keep: bool = True,
+        keys: str | None = None,
     ) -> None:
         """Set the checkpoint interval, how many steps are done again, and how far they may end up.
 
@@ -48,10 +54,14 @@ class ProofOfLearning(Audit):
         as a share of the interval's length.
         domain: of the pixels that a batch may have: `uint8`, `box` ([0, 1]) or `real`.
         pin_learning_rate: refuse a trace of another learning rate, such as an endlessly small one.
+        exact: a proof that names a machine like the verifier's must have its bits, whatever delta is;
+        machines: `any`, or `same` to refuse proofs of machines that delta would have to be granted to.
         strict: clients commit to their data, its order is checked, copies, norms, losses and intervals
         too short to tell anything are refused; false: as in the paper.
         rejected_weight: of a rejected update in the mean; exclude_after: rejections after which a client
         is asked no more (0: it always is); keep: proofs and ledger in the run folder.
+        keys: a folder of `fedsim keys`, whose ledger.secret signs the ledger and draws what is done again;
+        null: both follow from the seed, which clients of a simulation could know.
         """
         number("audit.delta", delta, least=0)
         self.every = whole("audit.every", every)
@@ -63,6 +73,8 @@ class ProofOfLearning(Audit):
             widen=number("audit.widen", widen, least=0, below=1),
             distance=one_of("audit.distance", distance, LIMITED),
             domain=one_of("audit.domain", domain, DOMAINS),
+            exact=switch("audit.exact", exact),
+            machines=one_of("audit.machines", machines, ("any", "same")),
             strict=switch("audit.strict", strict),
         )
         if top == 0 and (random == 0 or (random is None and detection == 0)):
@@ -72,6 +84,7 @@ class ProofOfLearning(Audit):
         self.exclude_after = whole("audit.exclude_after", exclude_after, 0)
         self.keep = switch("audit.keep", keep)
         self.commits = strict
+        self._own = None if keys is None else ledger_key(Path(word("audit.keys", keys)))
 
     def commit(self, data: Batch) -> Committed | None:
         """Return the Merkle tree over a client's data."""
@@ -81,11 +94,13 @@ class ProofOfLearning(Audit):
         """Seal the claimed trace with the client's key, for the server's eyes."""
         assert claim.trace is not None  # an audit has every client record its way
         proof = proof_of(claim.trace, subject=f"client {client}, round {round}", round=round, client=client)
+        if claim.machine is not None:
+            proof = replace(proof, machine=claim.machine)
         return seal(to_bytes(proof), signing_key(seed, client), reading_key(seed).public_key())
 
     def verifier(self, seed: int) -> tuple[str, Callable[[bytes], bytes]]:
         """Return the key that the ledger's head is signed with, and the signing."""
-        own = signing_key(seed, "verifier")
+        own = signing_key(seed, "verifier") if self._own is None else self._own
         return own.public_key().public_bytes_raw().hex(), own.sign
 
     def examine(self, submission: Submission) -> Verdict:
@@ -100,6 +115,8 @@ class ProofOfLearning(Audit):
             client=client,
             parent=submission.sent,
             received=submission.received,
+            kind=submission.kind,
+            defended=submission.defended,
             learning_rate=submission.learning_rate if self.pin_learning_rate else None,
             steps=submission.steps,
             every=self.every,
@@ -108,7 +125,8 @@ class ProofOfLearning(Audit):
             commitment=submission.commitment if self.commits else None,
             order=submission.order if self.commits else None,
         )
-        challenge = generator(seed, "challenge", round, client)  # played: real clients do not know this seed
+        secret = seed if self._own is None else int.from_bytes(self._own.private_bytes_raw(), "big")
+        challenge = generator(secret, "challenge", round, client)
         return verify(
             submission.proof,
             expected,

@@ -6,7 +6,7 @@ Papers: Jia et al., Proof-of-Learning: Definitions and Practice (S&P 2021).
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -15,21 +15,12 @@ import torch
 from torch import nn
 
 from fedsim.core.randomness import generator
-from fedsim.core.training import (
-    Batch,
-    apply_step,
-    arithmetic,
-    batch_gradient,
-    load_weights,
-    sgd_step,
-    weights_of,
-)
+from fedsim.core.training import Batch, apply_step, arithmetic, batch_gradient, step_gradient
 from fedsim.core.types import Weights
-from fedsim.defenses.integrity.proof.distances import distance
 
 SAFETY = 10.0  # delta, in units of the largest honest error
 LEAST = 1e-9  # where nothing differed here, another machine may still
-Step = Callable[[nn.Module, Batch, float], None]
+Gradient = Callable[[nn.Module, Batch], Weights]
 Around = Callable[[], AbstractContextManager[object]]
 
 
@@ -38,9 +29,17 @@ class Variation:
     """Another way of computing the same steps."""
 
     name: str
-    step: Step = sgd_step
+    gradient: Gradient | None = None  # of a step; None: as it is computed honestly
     around: Around = nullcontext
     exact: bool = True  # float32: what a verifier must put up with
+
+    def gradient_of(self, model: nn.Module, batch: Batch) -> Weights:
+        """Return the gradient of a step."""
+        return step_gradient(model, batch)[0] if self.gradient is None else self.gradient(model, batch)
+
+    def step(self, model: nn.Module, batch: Batch, learning_rate: float) -> None:
+        """Take one step in place."""
+        apply_step(model, self.gradient_of(model, batch), learning_rate)
 
 
 def variations(threads: int) -> list[Variation]:
@@ -49,12 +48,28 @@ def variations(threads: int) -> list[Variation]:
     return [
         Variation(name="the same"),
         Variation(name=f"{more} threads", around=lambda: other_threads(more)),
-        Variation(name="permuted batch", step=_permuted),
-        Variation(name="micro-batches", step=_micro_batches),
+        Variation(name="permuted batch", gradient=_permuted),
+        Variation(name="micro-batches", gradient=_micro_batches),
         Variation(name="other kernels", around=plain_kernels),
         Variation(name="bfloat16", around=partial(arithmetic, "bfloat16"), exact=False),
         Variation(name="float16 checkpoints", exact=False),
     ]
+
+
+def deterministic(threads: int) -> Variation:
+    """Return what torch's own deterministic operations leave, on another number of threads (table I)."""
+
+    @contextmanager
+    def around() -> Iterator[None]:
+        before = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(mode=True)
+        try:
+            with other_threads(threads + 1):
+                yield
+        finally:
+            torch.use_deterministic_algorithms(mode=before)
+
+    return Variation(name=f"{threads + 1} threads, deterministic operations", around=around, exact=False)
 
 
 def stand_ins(threads: int) -> list[Variation]:
@@ -83,12 +98,12 @@ def nested(outer: Around, inner: Around) -> Around:
     return around
 
 
-def _permuted(model: nn.Module, batch: Batch, learning_rate: float) -> None:
+def _permuted(model: nn.Module, batch: Batch) -> Weights:
     order = torch.randperm(len(batch.labels), generator=generator(0, "permuted"))
-    sgd_step(model, Batch(images=batch.images[order], labels=batch.labels[order]), learning_rate)
+    return step_gradient(model, Batch(images=batch.images[order], labels=batch.labels[order]))[0]
 
 
-def _micro_batches(model: nn.Module, batch: Batch, learning_rate: float) -> None:
+def _micro_batches(model: nn.Module, batch: Batch) -> Weights:
     """Add up gradients of quarters, as a machine of less memory would."""
     total: dict[str, torch.Tensor] = {}
     size = max(1, len(batch.labels) // 4)
@@ -96,22 +111,23 @@ def _micro_batches(model: nn.Module, batch: Batch, learning_rate: float) -> None
         gradient, _ = batch_gradient(model, images, labels)
         share = len(labels) / len(batch.labels)
         total = {name: total.get(name, 0) + share * tensor for name, tensor in gradient.items()}
-    apply_step(model, total, learning_rate)
+    return total
 
 
-def spread(
-    model: nn.Module, start: Weights, batches: Sequence[Batch], learning_rate: float, kind: str
-) -> float:
-    """Return how far honest recomputations of an interval lie apart here, over all that may differ."""
-    ends = list[Weights]()
-    for variation in variations(torch.get_num_threads()):
-        if variation.exact:
-            load_weights(model, start)
-            with variation.around():
-                for batch in batches:
-                    variation.step(model, batch, learning_rate)
-            ends.append(weights_of(model))
-    return max(distance(kind, ends[0], other) for other in ends[1:])
+def rounded(number: int) -> Variation:
+    """Return a step on pixels that are off by a unit in their last place at most, drawn by a number.
+
+    Where a ReLU or a pooling lies on the edge, rounding decides on which side: so it falls now on one, now
+    on the other, as on machines that add in another order.
+    """
+
+    def gradient(model: nn.Module, batch: Batch) -> Weights:
+        chance = generator(number, "rounded")
+        noise = torch.rand(batch.images.shape, generator=chance, dtype=torch.float64) * 2 - 1
+        images = batch.images.double() * (1 + noise * torch.finfo(batch.images.dtype).eps)
+        return step_gradient(model, Batch(images=images.to(batch.images), labels=batch.labels))[0]
+
+    return Variation(name=f"rounded otherwise, {number}", gradient=gradient)
 
 
 @contextmanager

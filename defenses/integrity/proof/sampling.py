@@ -41,5 +41,6 @@ def _epochs(intervals: int, how: Thoroughness, every: int) -> list[range]:
 
 def length_of_update(before: Weights, after: Weights) -> float:
     """Return the l2 length of an update, in few calls: there is one for every interval."""
-    gaps = torch._foreach_sub(list(after.values()), list(before.values()))
-    return float(torch.stack(torch._foreach_norm(gaps)).norm())
+    real = [name for name, tensor in after.items() if tensor.is_floating_point()]
+    gaps = torch._foreach_sub([after[name] for name in real], [before[name] for name in real])
+    return float(torch.stack([norm.float() for norm in torch._foreach_norm(gaps)]).norm())

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedsim.core.errors import FedsimError
-from fedsim.defenses.integrity.proof.proof import Malformed
+from fedsim.defenses.integrity.proof.checkpoints import Malformed
 
 MAGIC = b"FEDSIMPL"
 VERSION = 2

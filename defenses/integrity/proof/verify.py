@@ -11,21 +11,25 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from torch import Generator, nn
 from torch.nn import functional
 
 from fedsim.core.errors import FedsimError, in_words, shortened
-from fedsim.core.training import Batch, Trace, batch_digest, load_weights, sgd_step, weights_of
-from fedsim.core.types import Verdict, Weights
+from fedsim.core.training import Batch, Trace, batch_digest, load_weights, weights_of
+from fedsim.core.types import Task, Verdict, Weights
+from fedsim.defenses.integrity.proof.again import Interval, answered, check_progress, done_again
+from fedsim.defenses.integrity.proof.checkpoints import Malformed
 from fedsim.defenses.integrity.proof.claims import check_claims
 from fedsim.defenses.integrity.proof.commitment import membership_problem
 from fedsim.defenses.integrity.proof.distances import distance
 from fedsim.defenses.integrity.proof.domain import batch_problem, copies_problem
 from fedsim.defenses.integrity.proof.expected import Expected, Rejected, Reveal, Thoroughness, Work
-from fedsim.defenses.integrity.proof.machine import as_on
-from fedsim.defenses.integrity.proof.proof import Malformed, Proof, from_bytes
-from fedsim.defenses.integrity.proof.reproduction import SAFETY, spread
-from fedsim.defenses.integrity.proof.sampling import chosen_places, unseen_chance
+from fedsim.defenses.integrity.proof.machine import as_on, computes_alike
+from fedsim.defenses.integrity.proof.proof import Proof, from_bytes
+from fedsim.defenses.integrity.proof.reproduction import variations
+from fedsim.defenses.integrity.proof.sampling import unseen_chance
 from fedsim.defenses.integrity.proof.seal import BadSignature, Unreadable, unseal
 
 LOOKS = 16  # checkpoints beside those done again whose loss is looked at
@@ -56,31 +60,48 @@ def verify(
     )
     found: dict[str, Any] = {}
     try:
-        proof = _opened(sealed, expected)
+        proof = opened(sealed, expected.signer, expected.reader)
         trace = proof.trace
+        if trace.settings:
+            raise Rejected("form", "a proof of a loop, not of plain SGD. Remedy: --loop MODULE.FUNCTION")
         found["steps"] = len(trace.digests)
         check_claims(proof, expected, how)
         found["unseen"] = unseen_chance(len(trace.checkpoints) - 1, how, trace.every)
         with as_on(proof.machine, proof.threads):
-            _check_steps(trace, expected, how, reveal, challenge, work)
+            exact = is_exact(proof, how)
+            _check_steps(trace, expected, how, reveal, challenge, work, exact)
         if how.strict:
-            _check_progress(work)
+            check_progress(work)
     except Rejected as error:
         found |= {"accepted": False, "check": error.check, "reason": shortened(str(error))}
         found["step"] = error.step
+    found["shown"] = 0 if expected.owns_data else work.shown
     found |= {"distance": work.largest, "recomputed": work.steps, "seconds": time.perf_counter() - started}
     return replace(verdict, limit=work.limit, **found)
 
 
-def _opened(sealed: bytes, expected: Expected) -> Proof:
+def opened(sealed: bytes, signer: Ed25519PublicKey, reader: X25519PrivateKey) -> Proof:
+    """Return the proof in an envelope; whatever is wrong with that rejects it."""
     try:
-        return from_bytes(unseal(sealed, expected.signer, expected.reader).payload)
+        return from_bytes(unseal(sealed, signer, reader).payload)
     except Malformed as error:
         raise Rejected("form", str(error)) from error
     except BadSignature as error:
         raise Rejected("signature", str(error)) from error
     except Unreadable as error:
         raise Rejected("decryption", str(error)) from error
+
+
+def is_exact(proof: Proof, how: Thoroughness) -> bool:
+    """Say whether a proof's bits can be expected here; refuse it where they must be, and cannot.
+
+    Called as the proof's machine computes, as far as this one can.
+    """
+    alike = computes_alike(proof.machine, proof.threads, proof.libraries.get("torch", ""))
+    if how.strict and how.machines == "same" and not alike:
+        reason = f"computed on {proof.machine!r}, which is not a machine like this one"
+        raise Rejected("machine", reason)
+    return how.strict and how.exact and alike and proof.precision == "float32"
 
 
 def _check_steps(
@@ -90,24 +111,30 @@ def _check_steps(
     reveal: Reveal,
     challenge: Generator,
     work: Work,
+    exact: bool = False,
 ) -> None:
     """Ask for the data of the chosen steps, check it, and do them again."""
-    shown: list[Batch] = []
-    places = chosen_places(trace, how, challenge)
-    for place in places:
-        shown = _shown(trace, place, expected, how, reveal)
-        gap, limit = _gap(trace, place, expected.model, shown, how)
-        span = trace.span(place)
-        work.steps += len(span)
-        work.looked += 1
-        work.largest = gap if work.largest is None else max(work.largest, gap)
-        work.limit = limit if work.limit is None else max(work.limit, limit)
-        work.still += distance(how.distance, trace.checkpoints[place], trace.checkpoints[place + 1]) <= limit
-        if not gap <= limit:
-            reason = f"{how.distance} {gap:.3g} from what was claimed, at most {limit:.3g}"
-            raise Rejected("step", reason, span[0])
+    shown, (model, task) = dict[int, list[Batch]](), expected.plain
+
+    def batches(place: int) -> list[Batch]:
+        shown.clear()
+        shown[place] = _shown(trace, place, expected, how, reveal)
+        work.shown += sum(size_of(batch) for batch in shown[place])
+        return shown[place]
+
+    def again(interval: Interval) -> Weights:
+        return recomputed(trace, interval, model)
+
+    ways = [way for way in variations(torch.get_num_threads()) if way.exact][1:]
+    answered(done_again(trace, how, challenge, work, batches, ways, exact), again)
     if how.strict and shown:
-        _check_losses(trace, set(places), expected, shown[0], challenge)
+        (last,) = shown.values()
+        _check_losses(trace, set(work.places), model, last[0], challenge, task)
+
+
+def size_of(batch: Batch) -> int:
+    """Return how many bytes a batch takes on the wire, with its paths."""
+    return batch.images.nbytes + batch.labels.nbytes + len(batch.paths)
 
 
 def _shown(trace: Trace, place: int, expected: Expected, how: Thoroughness, reveal: Reveal) -> list[Batch]:
@@ -121,7 +148,7 @@ def _shown(trace: Trace, place: int, expected: Expected, how: Thoroughness, reve
         raise Rejected("data", f"{len(span)} batches asked for, {len(batches)} shown", span[0])
     for step, batch in zip(span, batches, strict=True):
         indices = trace.indices[step]
-        if problem := batch_problem(batch, len(indices), expected.task, how.domain):
+        if problem := batch_problem(batch, len(indices), expected.plain[1], how.domain):
             raise Rejected("data", problem, step)
         if batch_digest(batch) != trace.digests[step]:
             raise Rejected("data", "the batch shown is not the one in the proof", step)
@@ -134,41 +161,33 @@ def _shown(trace: Trace, place: int, expected: Expected, how: Thoroughness, reve
     return batches
 
 
-def _gap(
-    trace: Trace, place: int, model: nn.Module, batches: Sequence[Batch], how: Thoroughness
-) -> tuple[float, float]:
-    """Return how far an interval ends from where it should, and how far it may.
-
-    Beyond delta the interval is done again in other ways: where rounding grows, honest machines differ, too.
-    What it may grow to is a small share of the interval's own length, so that nobody is carried off by it.
-    """
-    gap, limit = recompute(trace, place, model, batches, how.distance), how.delta
-    if gap > limit and how.widen and math.isfinite(gap):
-        before, after = trace.checkpoints[place : place + 2]
-        most = how.widen * distance(how.distance, before, after)
-        if limit < gap <= most:
-            honest = spread(model, before, batches, trace.learning_rate, how.distance)
-            limit = max(limit, min(SAFETY * honest, most))
-    return gap, limit
-
-
 def recompute(trace: Trace, place: int, model: nn.Module, batches: Sequence[Batch], kind: str) -> float:
     """Train from a checkpoint to the next; return how far the result is from the claimed one."""
-    load_weights(model, trace.checkpoints[place])
+    end = recomputed(trace, Interval(place=place, span=trace.span(place), batches=batches), model)
+    return distance(kind, end, trace.checkpoints[place + 1])
+
+
+def recomputed(trace: Trace, interval: Interval, model: nn.Module) -> Weights:
+    """Train from a checkpoint to the next by plain SGD, in the way that is asked for."""
+    load_weights(model, trace.checkpoints[interval.place])
     device = next(model.parameters()).device
     try:
-        for batch in batches:
-            moved = Batch(images=batch.images.to(device), labels=batch.labels.to(device))
-            sgd_step(model, moved, trace.learning_rate)
+        with interval.way.around():
+            for batch in interval.batches:
+                moved = Batch(images=batch.images.to(device), labels=batch.labels.to(device))
+                if trace.gradient:
+                    gradient = interval.way.gradient_of(model, moved)
+                    return {name: tensor.cpu() for name, tensor in gradient.items()}
+                interval.way.step(model, moved, trace.learning_rate)
     except MemoryError:
         raise
     except Exception as error:  # whatever a model makes of what somebody sent
         raise Rejected("data", f"the model does not take the batch shown: {in_words(error)}") from error
-    return distance(kind, weights_of(model), trace.checkpoints[place + 1])
+    return weights_of(model)
 
 
 def _check_losses(
-    trace: Trace, places: set[int], expected: Expected, batch: Batch, challenge: Generator
+    trace: Trace, places: set[int], model: nn.Module, batch: Batch, challenge: Generator, task: Task
 ) -> None:
     """Look at the loss of some checkpoints between intervals that were not done again.
 
@@ -178,10 +197,10 @@ def _check_losses(
     if not beside:
         return
     order = torch.randperm(len(beside), generator=challenge)[:LOOKS].tolist()
-    usual = [_loss(expected.model, trace.checkpoints[place], batch) for place in (0, -1)]
-    most = LEAP * max(*usual, math.log(expected.task.num_classes))
+    usual = [_loss(model, trace.checkpoints[place], batch) for place in (0, -1)]
+    most = LEAP * max(*usual, math.log(task.num_classes))
     for place in sorted(beside[number] for number in order):
-        loss = _loss(expected.model, trace.checkpoints[place], batch)
+        loss = _loss(model, trace.checkpoints[place], batch)
         if not loss <= most:
             reason = f"a checkpoint of loss {loss:.3g}, the first has {usual[0]:.3g}, the last {usual[1]:.3g}"
             raise Rejected("loss", reason, place * trace.every)
@@ -192,10 +211,3 @@ def _loss(model: nn.Module, weights: Weights, batch: Batch) -> float:
     device = next(model.parameters()).device
     with torch.no_grad():
         return float(functional.cross_entropy(model(batch.images.to(device)), batch.labels.to(device)))
-
-
-def _check_progress(work: Work) -> None:
-    """Refuse a proof whose intervals are mostly too short to tell work from none."""
-    if 2 * work.still > work.looked:
-        reason = f"{work.still} of {work.looked} intervals are no longer than the error that is allowed"
-        raise Rejected("progress", f"{reason}: who did nothing would pass")
