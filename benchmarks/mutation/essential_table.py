@@ -180,7 +180,7 @@ TABLE = [
     ("audit/proof_of_learning", PROOF + "claims.py", "_check_norms", "return None"),
     ("audit/proof_of_learning", PROOF + "commitment.py", "membership_problem", "return None"),
     ("audit/proof_of_learning", PROOF + "domain.py", "copies_problem", "return None"),
-    ("audit/proof_of_learning", PROOF + "verify.py", "_check_progress", "return None"),
+    ("audit/proof_of_learning", PROOF + "again.py", "check_progress", "return None"),
     ("audit/proof_of_learning_paper", PROOF + "verify.py", "_check_steps", "return None"),
     ("audit/proof_of_learning", PROOF + "domain.py", "batch_problem", "return None"),
     ("audit/proof_of_learning", PROOF + "initialisation.py", "initial_problem", "return None"),

@@ -8,7 +8,7 @@ import torch
 from small_world import DATA, challenge
 from torch import Tensor, nn
 
-from fedsim.attacks.integrity.forging.invisible import Invisible, confirmed, goal_images
+from fedsim.attacks.integrity.forging.invisible import Invisible, _asleep, confirmed, goal_images
 from fedsim.attacks.integrity.forging.margins import furthest, margins, stuck
 from fedsim.attacks.integrity.forging.unread import read_inputs, reading, same_gradient
 from fedsim.core.errors import FedsimError
@@ -140,6 +140,19 @@ def test_images_that_do_not_keep_the_gradient_are_put_back() -> None:
     assert torch.equal(kept[[2, 7]], asked.batch.images[[2, 7]])
     others = [place for place in range(12) if place not in (2, 7)]
     assert torch.equal(kept[others], claimed[others])
+
+
+def test_no_unit_wakes_up_on_the_way() -> None:
+    """The first move alone, without trials: as far as units stay asleep, and no further."""
+    asked = asked_of(pooled_net())
+    images, goals = asked.batch.images, goal_images(asked, torch.arange(12), "far")
+    before, own = reading(asked.model, asked.batch), margins(asked.model, asked.batch)
+    assert own is not None
+    moved = _asleep(own, own.held[0], images, goals, torch.ones(12, dtype=torch.bool), 255)
+    assert torch.equal(moved[~before.free], images[~before.free])
+    assert int((moved != images).flatten(1).any(dim=1).sum()) >= 6
+    now = Batch(images=moved, labels=asked.batch.labels)
+    assert bool(before.same_as(reading(asked.model, now)).all())
 
 
 def black_batch(first_column: tuple[float, ...]) -> tuple[nn.Module, Batch]:

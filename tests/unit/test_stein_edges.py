@@ -12,7 +12,7 @@ from torch.nn import functional
 from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.stein import stein, stein_exact
 from fedsim.attacks.privacy.stein.batch import Batch, _sane, find_span
-from fedsim.attacks.privacy.stein.decomposition import least_squares, misfit, parafac_columns
+from fedsim.attacks.privacy.stein.decomposition import diagonalise, least_squares, misfit, parafac_columns
 from fedsim.attacks.privacy.stein.head import find_head
 from fedsim.attacks.privacy.stein.membership import Columns
 from fedsim.attacks.privacy.stein.quadrature import best_bias, coefficient, slope_levels, strength
@@ -200,9 +200,9 @@ def test_inactive_units_count_in_what_is_unexplained() -> None:
 
 def test_rows_that_completion_blew_up_are_not_trusted() -> None:
     known_entries = torch.tensor([[True, True, False, False], [True, False, False, False]])
-    rows = torch.tensor([[1.0, 1.0, 1.9, 1.9], [1.0, 1.9, 1.9, 1.9]]).double()
+    rows = 3 * torch.tensor([[1.0, 1.0, 1.9, 1.9], [1.0, 1.9, 1.9, 1.9]]).double()
     assert _sane(rows, known_entries).tolist() == [True, True]
-    rows[0, 2:], rows[1, 1:] = 2.1, 2.1  # means, whatever the number of entries
+    rows[0, 2:], rows[1, 1:] = 6.3, 6.3  # means, whatever the number of entries
     assert _sane(rows, known_entries).tolist() == [False, False]
     assert _sane(rows, known_entries | True).tolist() == [True, True]
 
@@ -273,3 +273,15 @@ def test_inputs_that_explain_everything_leave_nothing() -> None:
     gradients = torch.tanh(weights @ inputs.T + 0.3).sum(1)
     found = stein.explained(lambda: iter([(weights, gradients)]), inputs, torch.tanh, 0.3)
     assert found == pytest.approx(0, abs=1e-6)
+
+
+def test_a_reference_matrix_tells_common_vectors_by_itself() -> None:
+    random = generator(12)
+    columns = functional.normalize(torch.randn(4, 4, generator=random).double(), dim=0)
+    weights, level = (
+        torch.randn(5, 4, generator=random).double(),
+        torch.tensor([3.0, -1.0, 2.0, 0.5]).double(),
+    )
+    stack = torch.einsum("kr,ir,jr->kij", weights, columns, columns)
+    found = diagonalise(stack, (columns * level) @ columns.T, generator(13))
+    assert float((columns.T @ found).abs().amax(1).min()) > 1 - 1e-9
