@@ -1,11 +1,10 @@
-"""Any language model of the transformers library, from a folder or by its name: BERT, GPT-2, Llama, with LoRA.
+"""Any language model of the transformers library, from a folder or by its name: BERT, GPT-2, Llama; LoRA.
 
 Needs the extra `text`: pip install 'fedsim-lab[text]'.
 """
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from fedsim.core.errors import FedsimError, in_words
@@ -45,7 +44,7 @@ def huggingface(
         network = _with_lora(network, lora, lora_layers)
     elif trained == "without_embeddings":
         network.get_input_embeddings().requires_grad_(requires_grad=False)
-        for name, module in network.named_modules():
+        for module in network.modules():
             if isinstance(module, nn.Embedding):
                 module.requires_grad_(requires_grad=False)
     model = Language(network, form)
@@ -62,8 +61,9 @@ def transformers_library() -> Any:
         raise FedsimError(
             "model huggingface needs the transformers library. Remedy: pip install 'fedsim-lab[text]'"
         ) from error
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+    told: Any = transformers.utils.logging
+    told.set_verbosity_error()
+    told.disable_progress_bar()
     return transformers
 
 

@@ -23,6 +23,7 @@ class Puzzle:
     model: nn.Module
     form: Tokens
     candidates: Sequence[Tensor]  # tokens that may stand at each place
+    settled: Sequence[Tensor]  # those that surely stand there: most texts are made of them
     rough: tuple[str, Span]  # the first layer that sees other tokens: cheap
     sure: tuple[str, Span]  # the layer with the most features: what fits it is right
     wanted: int  # texts
@@ -135,7 +136,16 @@ def _descent(
         pool = preferred if len(preferred) else tokens
         text[place] = pool[int(torch.randint(len(pool), (), generator=random))]
     best = float(puzzle.mismatch(text[None]))
-    changeable = [(place, tokens) for place, (tokens, _) in enumerate(options) if len(tokens) > 1]
+    for stage in (1, 0):  # first among what surely stands somewhere, then among all
+        changeable = [(place, own[stage]) for place, own in enumerate(options) if len(own[stage]) > 1]
+        text, best = _improved(puzzle, text, best, changeable)
+    return text
+
+
+def _improved(
+    puzzle: Puzzle, text: Tensor, best: float, changeable: Sequence[tuple[int, Tensor]]
+) -> tuple[Tensor, float]:
+    """Return a text where no change of one place fits better, and how far it is from fitting."""
     while changeable:
         tried = torch.cat([_replaced(text, place, tokens) for place, tokens in changeable])
         scores = puzzle.mismatch(tried)
@@ -150,7 +160,7 @@ def _descent(
         if lowest >= best:
             break
         text, best = (together if all_at_once < float(scores[one]) else tried[one]), lowest
-    return text
+    return text, best
 
 
 def _options(
@@ -179,8 +189,9 @@ def _options(
             tokens = candidates[place][~torch.isin(candidates[place], marks)]
         if not len(tokens):
             return None
-        new = tokens[~torch.isin(tokens, torch.tensor(sorted(explained[place]), dtype=torch.int64))]
-        options.append((tokens, new))
+        likely = tokens[torch.isin(tokens, puzzle.settled[place])]
+        new = likely[~torch.isin(likely, torch.tensor(sorted(explained[place]), dtype=torch.int64))]
+        options.append((tokens, new if len(new) else likely))
     if form.end is not None:
         options.append((torch.tensor([form.end]), torch.tensor([form.end])))
     return options

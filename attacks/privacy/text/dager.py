@@ -72,10 +72,11 @@ class Dager(Attack):
             )
         words = None if tables is None else tables.present
         candidates = _looked_up(model, form, spans, words)
+        sure = [own[:0] for own in candidates]
         if tables is not None and tables.places is not None and structure.norm and not structure.causal:
-            candidates = _narrowed(model, structure.norm, candidates, tables.tokens, tables.places)
+            candidates, sure = _narrowed(model, structure.norm, candidates, tables.tokens, tables.places)
         texts, excess = _texts(
-            model, form, structure, candidates, seen, wanted, self.seed, started + self.seconds
+            model, form, structure, (candidates, sure), seen, wanted, self.seed, started + self.seconds
         )
         presence = torch.zeros(len(form.vocabulary), dtype=torch.bool)
         presence[torch.cat(list(candidates)) if words is None else words] = True
@@ -125,22 +126,21 @@ def _looked_up(
 
 def _narrowed(
     model: nn.Module, norm: str, candidates: Sequence[Tensor], tokens: Tensor, places: Tensor
-) -> list[Tensor]:
-    """Keep the candidates that stand at a place by the gradients of both embedding tables."""
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Keep the candidates that may stand at a place by the gradients of both embedding tables, or must."""
     words = torch.unique(torch.cat(list(candidates)))
-    if not len(words):
-        return list(candidates)
     inside = entering(model, norm, words[:, None].expand(-1, len(places)))
-    here = standing(tokens[words], places, inside)
+    here, surely = standing(tokens[words], places, inside)
+    sure = [own[torch.isin(own, words[surely[:, place]])] for place, own in enumerate(candidates)]
     kept = [own[torch.isin(own, words[here[:, place]])] for place, own in enumerate(candidates)]
-    return [few if len(few) else own for few, own in zip(kept, candidates, strict=True)]
+    return [few if len(few) else own for few, own in zip(kept, candidates, strict=True)], sure
 
 
 def _texts(
     model: nn.Module,
     form: Tokens,
     structure: Structure,
-    candidates: Sequence[Tensor],
+    candidates: tuple[Sequence[Tensor], Sequence[Tensor]],
     seen: Observation,
     wanted: int,
     seed: int,
@@ -154,7 +154,8 @@ def _texts(
     puzzle = Puzzle(
         model=model,
         form=form,
-        candidates=candidates,
+        candidates=candidates[0],
+        settled=candidates[1],
         rough=checks[0],
         sure=max(checks, key=lambda check: check[1].outside.shape[1]),
         wanted=wanted,

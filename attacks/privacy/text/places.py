@@ -1,9 +1,9 @@
 """At which place which token stands, from the gradients of both embedding tables behind one norm.
 
-What comes back through a LayerNorm is orthogonal to what went in. A token's row is the sum of what comes back
-to its places, a place's row that over its tokens. So a row that is orthogonal to one sum of embeddings (token,
-place) and to no other is what came back to that pair alone: it is settled, taken off the other sum, and others
-come out, as peeling does.
+What comes back through a LayerNorm is orthogonal to what went in. A token's row is the sum of what comes
+back to its places, a place's row that over its tokens. So a row that is orthogonal to one sum of embeddings
+(token, place) and to no other is what came back to that pair alone: it is settled, taken off the other sum,
+and others come out, as peeling does.
 """
 
 import torch
@@ -14,8 +14,8 @@ ROUNDING, MOST = 1e-6, 1e-4  # cosines of a whole row, and of what is left of on
 PASSES = 30
 
 
-def standing(tokens: Tensor, places: Tensor, entering: Tensor) -> Tensor:
-    """Return (tokens, places) whether a token may stand at a place.
+def standing(tokens: Tensor, places: Tensor, entering: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (tokens, places) whether a token may stand at a place, and whether it surely does.
 
     tokens: rows (n, features) of the tokens that are there; places: rows (length, features); entering:
     (n, length, features) what goes into the norm for each token at each place.
@@ -45,11 +45,12 @@ def standing(tokens: Tensor, places: Tensor, entering: Tensor) -> Tensor:
             sums[place] = 0
         if not bool(alone.any() | single.any()):
             break
-    return settled | possible
+    return settled | possible, settled
 
 
 def _orthogonal(products: Tensor, left: Tensor, whole: Tensor) -> Tensor:
     """Say which products are zero but for rounding, of what is left of rows that were longer."""
     lengths = left.norm(dim=1).clamp(min=1e-300)
     tolerance = (ROUNDING * whole / lengths).clamp(max=MOST)
-    return products.abs() / lengths[:, None] <= tolerance[:, None]
+    near: Tensor = products.abs() / lengths[:, None] <= tolerance[:, None]
+    return near
