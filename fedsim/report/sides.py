@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fedsim.core.inputs import Inputs, Row, Tokens
 from fedsim.core.types import Reconstruction, Truth
-from fedsim.metrics.row_matching import matched_rows
+from fedsim.metrics.row_matching import matched_rows, right_cells
 from fedsim.metrics.text_matching import texts_of
 
 SHOWN = 16  # texts or rows of a batch
@@ -51,7 +51,8 @@ def sides_of(inputs: Inputs | None, guess: Reconstruction, truth: Truth | None, 
             return None
         known = None if truth is None else inputs.cells(truth.images[:SHOWN])
         names = tuple(column.name for column in inputs.columns)
-        return Sides(title=title, columns=names, sides=_rows(inputs.cells(rows[:SHOWN]), known))
+        right = None if truth is None else right_cells(guess, truth)
+        return Sides(title=title, columns=names, sides=_rows(inputs.cells(rows[:SHOWN]), known, right))
     return None
 
 
@@ -75,15 +76,11 @@ def _piece(form: Tokens, token: int) -> str:
     return words.removeprefix("##") if words.startswith("##") else f" {words}"
 
 
-def _rows(guessed: list[list[str]], true: list[list[str]] | None) -> tuple[Side, ...]:
-    if true is None:
+def _rows(guessed: list[list[str]], true: list[list[str]] | None, right: Tensor | None) -> tuple[Side, ...]:
+    if true is None or right is None:
         return tuple(Side(true=(), guessed=tuple(Cell(words=cell) for cell in row)) for row in guessed)
-    return tuple(
-        Side(
-            true=tuple(Cell(words=cell) for cell in own),
-            guessed=tuple(
-                Cell(words=cell, right=cell == other) for cell, other in zip(row, own, strict=True)
-            ),
-        )
-        for row, own in zip(guessed, true, strict=True)
-    )
+    sides = list[Side]()
+    for row, own, hits in zip(guessed, true, right.tolist(), strict=False):  # as many as are shown
+        cells = (Cell(words=cell, right=hit) for cell, hit in zip(row, hits, strict=True))
+        sides.append(Side(true=tuple(Cell(words=cell) for cell in own), guessed=tuple(cells)))
+    return tuple(sides)
