@@ -35,7 +35,7 @@ def standing(tokens: Tensor, places: Tensor, entering: Tensor) -> tuple[Tensor, 
             settled[token, place] = True
             sums[place] -= rows[token]
             rows[token] = 0
-        possible &= ~alone[:, None]
+        possible &= ~alone[:, None] & (sums.norm(dim=1) > EMPTY * all_sums)[None, :]
         by_sum = possible.T & _orthogonal(torch.einsum("ld,nld->ln", sums, inside), sums, all_sums)
         single = by_sum.sum(dim=1) == 1
         for place in single.nonzero()[:, 0].tolist():
