@@ -188,7 +188,7 @@ def test_an_engine_gives_the_same_bits_as_this_process(name: str) -> None:
 @pytest.mark.parametrize("name", names("model"))
 def test_a_model_gives_logits_and_is_seeded(name: str) -> None:
     if name == "huggingface":
-        pytest.skip("needs the extra text and a folder: tests/unit/test_texts.py")
+        pytest.skip("needs the extra text and a folder: benchmarks/text.py --minilm FOLDER")
     if name in LARGE:
         pytest.skip("same code as its smaller sister, only slower")
     task = small_set("tokens").task if name in TEXT_MODELS else None
