@@ -6,9 +6,7 @@
 Each function returns nothing, or raises an AssertionError that says what was expected.
 """
 
-import dataclasses
 import inspect
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +16,6 @@ import torch
 import yaml
 from torch import Generator, Tensor, nn
 
-from fedsim.api.choose import dataset
 from fedsim.api.choose import model as model_by_name
 from fedsim.api.observe import observation, observe
 from fedsim.config.plugins import LISTED
@@ -31,26 +28,29 @@ from fedsim.contracts import small_challenge as small_challenge
 from fedsim.contracts import small_data as small_data
 from fedsim.contracts import small_model as small_model
 from fedsim.core.federation import Federation
-from fedsim.core.interfaces import Attack, Defense, LocalStep, Metric
+from fedsim.core.inputs import Tokens
+from fedsim.core.interfaces import Attack, Defense, LocalStep
 from fedsim.core.randomness import generator
 from fedsim.core.training import batch_gradient, load_weights
-from fedsim.core.types import Observation, Reconstruction, Task, Truth, Weights
-from fedsim.data.blind_batches import Rules
+from fedsim.core.types import Observation, Task, Weights
 from fedsim.data.images import Dataset
-from fedsim.lab.scoring import blind_prior
-from fedsim.metrics.baselines import scored
+from fedsim.metric_contracts import check_metric as check_metric
+from fedsim.metric_contracts import small_set as small_set
 
 FLOAT_BITS = 32  # of a number that no defense made smaller
 BESIDE_ARGUMENTS = ("_target_", "checkpoint", "share")  # keys of a yaml that its target does not take
 
 
-def check_attack(attack: Attack, *, batch_size: int = 6, model: nn.Module | None = None) -> None:
+def check_attack(
+    attack: Attack, *, batch_size: int = 6, model: nn.Module | None = None, data: Dataset | None = None
+) -> None:
     """Run an attack twice on a gradient of small images: alike, well formed, and nothing else is touched.
 
-    model: one that it works on; a fully connected one unless it is told. See small_model.
+    model: one that it works on; a fully connected one unless it is told. See small_model. data: what it
+    takes, if not small images.
     """
     expect(isinstance(attack, Attack), f"an Attack, got {type(attack).__name__}")
-    data, model = small_data(), small_model() if model is None else model
+    data, model = small_data() if data is None else data, small_model() if model is None else model
     honest = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     crafted = attack.craft(model, data.task, 1, honest)
     expect(attack.crafts() or crafted is honest, "crafts() to say so where craft() changes the weights")
@@ -62,7 +62,16 @@ def check_attack(attack: Attack, *, batch_size: int = 6, model: nn.Module | None
     before = _copies({"sent": seen.sent, "received": seen.received})
     first = attack.run(model, data.task, [seen])
     second = attack.run(model, data.task, [seen])
-    for name in ("images", "labels", "class_counts", "class_presence", "embeddings", "probabilities"):
+    for name in (
+        "images",
+        "tokens",
+        "token_presence",
+        "labels",
+        "class_counts",
+        "class_presence",
+        "embeddings",
+        "probabilities",
+    ):
         left, right = getattr(first, name), getattr(second, name)
         expect(_same(left, right), f"the same {name} from the same observation, whenever it runs")
     expect(first.trace == second.trace, "the same trace from the same observation")
@@ -75,6 +84,8 @@ def check_attack(attack: Attack, *, batch_size: int = 6, model: nn.Module | None
         expect(found is None or found.shape == classes, f"{name} of {classes[0]} classes")
     if first.class_counts is not None:
         expect(int(first.class_counts.min()) >= 0, "class_counts of at least 0")
+    if first.tokens is not None:
+        expect(first.tokens.shape[1:] == data.task.input_shape, f"tokens of shape {data.task.input_shape}")
     if first.images is not None:
         expect(first.images.shape[1:] == data.task.input_shape, f"images of shape {data.task.input_shape}")
 
@@ -183,68 +194,15 @@ def _zeros(weights: Weights) -> int:
     return sum(int((tensor == 0).sum()) for tensor in weights.values())
 
 
-def check_metric(metric: Metric, name: str | None = None) -> None:
-    """Score right, blind, surplus and empty guesses: what is right is best, what is more is not better.
+def check_model(name: str, *, task: Task | None = None, **settings: Any) -> nn.Module:
+    """Build a model twice: logits of small colour images, and the same weights of the same seed.
 
-    name: under which it scores.
+    task: of seven classes, if it takes no images.
     """
-    expect(isinstance(metric, Metric), f"a Metric, got {type(metric).__name__}")
-    data = dataset("synthetic", shape=[1, 32, 32], num_classes=3, train_size=40, test_size=20)
-    images, labels = data.train.batch(torch.arange(4)), torch.tensor([0, 2, 0, 0])  # unlike a blind guess
-    rows = torch.rand(4, 3, generator=generator(0))
-    truth = Truth(round=1, client=0, images=images, labels=labels, embeddings=rows, probabilities=rows)
-    means = torch.stack([rows[labels == c].mean(dim=0) if c in labels else rows[0] for c in range(3)])
-    right = Reconstruction(
-        images=images,
-        labels=labels,
-        class_counts=labels.bincount(minlength=3),
-        embeddings=means,
-        probabilities=means,
-        certified=torch.ones(4, dtype=torch.bool),
-    )
-    prior = dataclasses.replace(
-        blind_prior(
-            truth, rules=Rules(), frequencies=(1 / 3,) * 3, public=[data.test.batch(torch.arange(9))]
-        ),
-        embeddings=[torch.ones(3, 3)],
-        probabilities=[torch.ones(3, 3)],
-    )
-    score = scored(metric, right, truth, prior)
-    if score is None:  # one that wants embeddings example by example
-        right = dataclasses.replace(right, embeddings=rows, embedding_layer="output")
-        prior = dataclasses.replace(prior, embedding_layer="output")
-        score = scored(metric, right, truth, prior)
-    if score is None:
-        raise AssertionError("expected a score of a guess that claims everything")
-    expect(name is None or score.metric == name, f"a score named {name}, got {score.metric}")
-    if score.baseline is None:
-        raise AssertionError("expected a baseline: what a guess without the gradient gets")
-    sign = 1 if metric.highest else -1
-    words = f"the truth to score better than blind guesses, got {score.value} and {score.baseline}"
-    expect(sign * score.value > sign * score.baseline, words)
-    twice: dict[str, Any] = {key: torch.cat([row, row]) for key, row in _examples_of(right).items()}
-    surplus = metric.score(dataclasses.replace(right, **twice), truth)
-    better = surplus is not None and sign * surplus.value > sign * score.value
-    expect(not better, "guesses beyond the number of examples not to pay")
-    turned = {key: row.flip(0) for key, row in _examples_of(right).items()}
-    again = metric.score(dataclasses.replace(right, **turned), truth)
-    same = again is not None and math.isclose(again.value, score.value, rel_tol=1e-4, abs_tol=1e-6)
-    expect(same, "a score that does not depend on the order of guesses")
-    expect(metric.score(Reconstruction(), truth) is None, "None for a guess that claims nothing")
-
-
-def _examples_of(guess: Reconstruction) -> dict[str, Any]:
-    """Return what a guess says example by example."""
-    names = ["images", "labels", "certified", *(["embeddings"] if guess.embedding_layer else [])]
-    return {name: getattr(guess, name) for name in names}
-
-
-def check_model(name: str, **settings: Any) -> nn.Module:
-    """Build a model twice: logits of small colour images, and the same weights of the same seed."""
-    task = Task(input_shape=(3, 32, 32), num_classes=7, mean=(0.4,), std=(0.2,))
+    task = Task(input_shape=(3, 32, 32), num_classes=7, mean=(0.4,), std=(0.2,)) if task is None else task
     model, twin = (model_by_name(name, task=task, **settings) for _ in range(2))
     expect(not model.training, "a model in evaluation mode")
-    shape = tuple(model(torch.rand(2, 3, 32, 32, generator=generator(0))).shape)
+    shape = tuple(model(torch.rand(2, *task.input_shape, generator=generator(0))).shape)
     expect(shape == (2, 7), f"logits of shape (2, 7), got {shape}")
     pairs = zip(model.parameters(), twin.parameters(), strict=True)
     expect(all(torch.equal(one, two) for one, two in pairs), "the same initialisation of the same seed")
@@ -252,16 +210,21 @@ def check_model(name: str, **settings: Any) -> nn.Module:
 
 
 def check_data(data: Dataset) -> None:
-    """Read some images of a data set: float32 in [0, 1], and every class among the labels."""
+    """Read some inputs of a data set: float32 in [0, 1] or known tokens, and every class among the labels."""
     expect(isinstance(data, Dataset), f"a Dataset, got {type(data).__name__}")
     for images in (data.train, data.test):
         batch = images.batch(torch.arange(5))
-        expect(batch.dtype == torch.float32, f"float32 images, got {batch.dtype}")
-        expect(batch.shape == (5, *data.task.input_shape), f"images of shape {data.task.input_shape}")
-        expect(0 <= float(batch.min()) < float(batch.max()) <= 1, "pixels in [0, 1], not all alike")
+        tokens, shape = isinstance(data.task.inputs, Tokens), data.task.input_shape
+        kind, most = (torch.int64, data.task.num_tokens) if tokens else (torch.float32, 1)
+        expect(batch.dtype == kind, f"{kind} inputs, got {batch.dtype}")
+        expect(batch.shape == (5, *shape), f"inputs of shape {shape}")
+        expect(0 <= float(batch.min()) < float(batch.max()) <= most, f"inputs in [0, {most}], not all alike")
         expect(images.labels.dtype == torch.int64, f"int64 labels, got {images.labels.dtype}")
-        found = set(images.labels.tolist())
-        expect(found == set(range(data.task.num_classes)), f"labels of all {data.task.num_classes} classes")
+        found, classes = set(images.labels.flatten().tolist()), set(range(data.task.num_classes))
+        if images.labels.ndim == 2:  # next tokens: not all occur, and some places have none
+            expect(found <= classes | {-100}, "labels of the vocabulary, or -100")
+            continue
+        expect(found == classes, f"labels of all {data.task.num_classes} classes")
 
 
 def check_yaml(path: Path, *, presets: Collection[str] = ()) -> None:

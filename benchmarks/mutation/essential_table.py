@@ -270,6 +270,26 @@ TABLE = [
         "right_certificates",
         "return None if guess.certified is None else guess.certified[guess.certified]",
     ),
+    ("metric/exact_sentences", METRICS + "exact_sentences.py", "ExactSentences.score", "return None"),
+    ("metric/token_accuracy", METRICS + "token_accuracy.py", "TokenAccuracy.score", "return None"),
+    *(
+        (f"metric/rouge{kind}", METRICS + "rouge.py", "Rouge.score", "return None")
+        for kind in ("1", "2", "l")
+    ),
+    ("metric/bag_of_words", METRICS + "bag_of_words.py", "BagOfWords.score", "return None"),
+    ("metric/exact_rows", METRICS + "exact_rows.py", "ExactRows.score", "return None"),
+    *(
+        (f"metric/exact_{name}", METRICS + "exact_cells.py", "ExactCells.score", "return None")
+        for name in ("cells", "categories")
+    ),
+    (
+        "attack/dager",
+        "attacks/privacy/text/spans.py",
+        "Span.excess",
+        "return torch.ones(rows.shape[:-1], dtype=torch.float64)",
+    ),
+    ("attack/bag_of_words", "attacks/privacy/text/embeddings.py", "tables_of", "return None"),
+    ("attack/tableak", "attacks/privacy/matching/rows.py", "Rows.keep_inside", "return None"),
     ("metric/irec", METRICS + "label_counts.py", "instance_recall", "return 1.0"),
     ("metric/leacc", METRICS + "label_counts.py", "same_presence", "return true == true"),
     ("metric/lnacc", METRICS + "label_counts.py", "same_count", "return true == true"),

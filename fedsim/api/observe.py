@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from fedsim.config.parts import parts
 from fedsim.core.errors import FedsimError
 from fedsim.core.federation import Federation
+from fedsim.core.inputs import Inputs, Tokens
 from fedsim.core.interfaces import Defense
 from fedsim.core.tasks import task_of
 from fedsim.core.training import weights_of
-from fedsim.core.types import BatchNormMode, Kind, Observation, Weights
+from fedsim.core.types import BatchNormMode, Kind, Observation, Task, Weights
 from fedsim.flower.local_round import defended, local_round
 from fedsim.flower.setups import ClientSetup
 from fedsim.lab.assess import as_known
@@ -36,6 +37,7 @@ def observe(
     learning_rate: float | None = None,
     disclose: Sequence[str] = ("num_examples", "learning_rate", "local_steps"),
     batch_norm: BatchNormMode = "eval",
+    inputs: Inputs | None = None,
     seed: int = 0,
 ) -> Observation:
     """Return what a server sees of a client that was sent this model and owns these images.
@@ -43,12 +45,13 @@ def observe(
     The client does what those of a federation do: a gradient, or with kind="update" so many local_steps at
     a learning_rate, each on an equal part of the images. The model, which takes pixels in [0, 1], is left
     as it is, and runs in evaluation mode. knows_defenses: the attacker is told the defenses' settings.
+    inputs: what a data set's task says of them, if they are no images.
     """
     chosen: tuple[Defense, ...] = parts("defense", defenses)
     own = copy.deepcopy(model).eval()
     set_batch_norm(own, batch_norm)
-    task = task_of(own, tuple(images.shape[1:]))
-    _check_batch(images, labels, task.num_classes)
+    task = task_of(own, tuple(images.shape[1:]), inputs=inputs)
+    _check_batch(images, labels, task)
     setup = ClientSetup(
         model=own,
         train=_Batch(images.detach().cpu(), labels.detach().cpu()),
@@ -171,8 +174,18 @@ def _rules(
     return dataclasses.replace(rules, batch_size=size // rules.local_steps)
 
 
-def _check_batch(images: Tensor, labels: Tensor, num_classes: int) -> None:
-    """Refuse what is no batch of images in [0, 1] with classes of the model's."""
+def _check_batch(images: Tensor, labels: Tensor, task: Task) -> None:
+    """Refuse what is no batch of images in [0, 1], or of the task's tokens, with classes of the model's."""
+    if isinstance(task.inputs, Tokens):
+        size = len(task.inputs.vocabulary)
+        whole = images.dtype == torch.int64 and images.shape[1:] == task.input_shape and len(images) > 0
+        if not whole or not 0 <= int(images.min()) <= int(images.max()) < size:
+            raise FedsimError(
+                f"tokens: expected int64 (N, {task.inputs.length}) from 0 to {size - 1}, "
+                f"got {images.dtype} {tuple(images.shape)}"
+            )
+        return
+    num_classes = task.num_classes
     if not images.numel():
         raise FedsimError(f"images: expected at least one, got shape {tuple(images.shape)}")
     if not images.is_floating_point() or float(images.min()) < 0 or float(images.max()) > 1:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fedsim.api.tables import html_table, text_table
 from fedsim.config.parts import parts
 from fedsim.core.errors import FedsimError, in_words, printable, suggestion
+from fedsim.core.inputs import Inputs
 from fedsim.core.interfaces import Metric
 from fedsim.core.types import Observation, Reconstruction, Score, Truth, form_problem
 from fedsim.data.blind_batches import Rules
@@ -29,6 +30,13 @@ METRICS = (
     "ssim",
     "lpips",
     "image_error",
+    "exact_sentences",
+    "token_accuracy",
+    "rouge1",
+    "rouge2",
+    "bag_of_words",
+    "exact_rows",
+    "exact_cells",
 )
 HEADING = ("metric", "value", "baseline")
 
@@ -80,17 +88,20 @@ def score(
     model: nn.Module | None = None,
     observation: Observation | None = None,
     public: Tensor | None = None,
+    inputs: Inputs | None = None,
 ) -> Scores:
     """Score a guess against the private images and labels, by every metric of what it claims.
 
     model, observation: that the guess was made from; only claims about features need them.
     public: images that everybody has. Without them the baseline of images is a grey picture, which is
         often easy to beat: with them it is the best of grey, their mean, and they themselves.
+    inputs: what a data set's task says of private tokens or rows; None: they are images.
     """
     if isinstance(truth, Tensor):
         if labels is None:
             raise FedsimError("score: expected labels, got none. Remedy: score(guess, images, labels).")
-        truth = Truth(round=1, client=0, images=truth.detach().cpu(), labels=labels.detach().cpu())
+        private, labels = truth.detach().cpu(), labels.detach().cpu()
+        truth = Truth(round=1, client=0, images=private, labels=labels, inputs=inputs)
     elif labels is not None:
         raise FedsimError("score: a Truth has its labels. Remedy: score(guess, truth).")
     unscored = dict[str, str]()

@@ -10,6 +10,7 @@ from torch import Generator, Tensor, nn
 
 from fedsim.core.errors import FedsimError
 from fedsim.core.federation import Federation
+from fedsim.core.inputs import Inputs
 from fedsim.core.prior import Prior
 from fedsim.core.tasks import task_of
 from fedsim.core.training import Batch, Claim, Commitment, LocalWork, honest, load_weights
@@ -56,14 +57,15 @@ class Attack:
         self,
         model: nn.Module,
         *observations: Observation,
-        input_shape: tuple[int, int, int],
+        input_shape: tuple[int, ...] = (),
         mean: tuple[float, ...] = (0.0,),
         std: tuple[float, ...] = (1.0,),
+        inputs: Inputs | None = None,
     ) -> Reconstruction:
         """Run on a model of one's own, which stays as it is: the attack gets a copy with what was sent.
 
         input_shape: of an image, which no gradient tells; the number of classes is read off the model.
-        mean, std: as the model's first layer normalises, if it does.
+        mean, std: as the model's first layer normalises, if it does. inputs: tokens or rows, if no images.
         """
         if not observations:
             raise FedsimError("expected an observation, got none. Remedy: attack(model, observation, ...).")
@@ -71,7 +73,7 @@ class Attack:
         if problem := form_problem(sent, dict(own.named_parameters())):
             raise FedsimError(f"the model does not fit what was sent: {problem}")
         load_weights(own, sent)
-        return self.run(own, task_of(own, input_shape, mean=mean, std=std), observations)
+        return self.run(own, task_of(own, input_shape, mean=mean, std=std, inputs=inputs), observations)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

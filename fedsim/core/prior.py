@@ -18,6 +18,8 @@ class Prior:
 
     num_examples: int
     batches: Tensor  # (S, num_classes): class counts of batches as the federation's rules would draw them
+    tokens: Sequence[Tensor] = ()  # (1 or N, length): frequent ones, public texts
+    vocabulary: int = 0  # tokens that there are
     images: Sequence[Tensor] = ()  # (1 or N, C, H, W): grey, the task's mean, a public mean, public images
     embeddings: Sequence[Tensor] = ()  # of public images, in the form that the guess has
     embedding_layer: str | None = None  # as in Reconstruction
@@ -28,6 +30,7 @@ class Prior:
         return [
             *(Reconstruction(class_counts=counts, class_presence=counts > 0) for counts in self._counts()),
             *(Reconstruction(images=self._for_all(images)) for images in self.images),
+            *(self._texts(tokens) for tokens in self.tokens),
             *(
                 Reconstruction(
                     embeddings=self._for_all(rows) if self.embedding_layer else rows,
@@ -47,6 +50,11 @@ class Prior:
         one = torch.zeros_like(whole)
         one[mean.argmax()] = self.num_examples
         return [whole, one]
+
+    def _texts(self, tokens: Tensor) -> Reconstruction:
+        presence = torch.zeros(self.vocabulary, dtype=torch.bool)
+        presence[tokens] = True
+        return Reconstruction(tokens=self._for_all(tokens), token_presence=presence)
 
     def _for_all(self, rows: Tensor) -> Tensor:
         if len(rows) == 1:

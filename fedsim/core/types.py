@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedsim.core.errors import FedsimError
+from fedsim.core.inputs import Inputs, Tokens
 
 Weights = Mapping[str, Tensor]  # parameter name -> tensor, as in model.named_parameters()
 Kind = Literal["gradient", "update"]
@@ -19,24 +20,33 @@ BatchNormMode = Literal["eval", "train"]  # statistics: running ones, or of the 
 class Task:
     """What everybody in the federation knows about the learning problem."""
 
-    input_shape: tuple[int, int, int]
+    input_shape: tuple[int, ...]  # (channels, height, width); of tokens (length,)
     num_classes: int
     mean: tuple[float, ...] = (0.0,)  # of each channel: the model's first layer normalises with them
     std: tuple[float, ...] = (1.0,)
+    inputs: Inputs | None = None  # what an input is; None: an image
 
     def __post_init__(self) -> None:
-        if len(self.input_shape) != 3 or min(self.input_shape) < 1:
+        if self.inputs is not None and self.input_shape != self.inputs.shape:
+            raise FedsimError(f"input_shape: expected {self.inputs.shape}, got {self.input_shape}")
+        axes = 1 if isinstance(self.inputs, Tokens) else 3
+        if len(self.input_shape) != axes or min(self.input_shape) < 1:
             raise FedsimError(f"input_shape: expected (channels, height, width), got {self.input_shape}")
         if self.num_classes < 2:
             raise FedsimError(f"num_classes: expected at least 2, got {self.num_classes}")
         for name in ("mean", "std"):
-            if len(getattr(self, name)) not in (1, self.input_shape[0]):
+            if axes == 3 and len(getattr(self, name)) not in (1, self.input_shape[0]):
                 raise FedsimError(
                     f"{name}: expected one value or one for each of the {self.input_shape[0]} channels, "
                     f"got {getattr(self, name)}"
                 )
         if min(self.std) <= 0:
             raise FedsimError(f"std: expected positive values, got {self.std}")
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that there are; 0: inputs are none."""
+        return len(self.inputs.vocabulary) if isinstance(self.inputs, Tokens) else 0
 
 
 ALL = -1  # in place of a client's number: the sum over a round's clients
@@ -115,6 +125,8 @@ class Reconstruction:
     """What an attack recovered; None: it did not recover this (or was given it)."""
 
     images: Tensor | None = None  # (N, C, H, W) in [0, 1]
+    tokens: Tensor | None = None  # (N, length) int64; -1: this place was not recovered
+    token_presence: Tensor | None = None  # (vocabulary,) bool: which tokens are in the batch
     labels: Tensor | None = None  # (N,) int64: of each of these images
     class_presence: Tensor | None = None  # (num_classes,) bool: which classes are in the batch
     class_counts: Tensor | None = None  # (num_classes,) int64: how many of each
@@ -123,7 +135,7 @@ class Reconstruction:
     embedding_layer: str | None = None  # a name: `embeddings` are (N, features), inputs of this linear layer
     probabilities: Tensor | None = None  # (num_classes, num_classes): mean softmax of each class's examples
     certified: Tensor | None = (
-        None  # (N,) bool: of each image, or of each example of embeddings; None: no certificates
+        None  # (N,) bool: of each image, text, or example of embeddings; None: no certificates
     )
     trace: tuple[float, ...] = ()  # the attack's own objective over its iterations
     seconds: float = 0.0
@@ -132,6 +144,10 @@ class Reconstruction:
     def __post_init__(self) -> None:
         if self.images is not None and self.images.ndim != 4:
             raise FedsimError(f"images: expected (N, C, H, W), got {tuple(self.images.shape)}")
+        if self.tokens is not None and (self.tokens.ndim != 2 or self.tokens.dtype != torch.int64):
+            raise FedsimError(
+                f"tokens: expected int64 (N, length), got {self.tokens.dtype} {tuple(self.tokens.shape)}"
+            )
         if self.class_counts is not None and (
             self.class_counts.ndim != 1 or self.class_counts.dtype != torch.int64
         ):
@@ -148,13 +164,12 @@ class Reconstruction:
                 "count_bounds: expected int64 (2, number of classes), "
                 f"got {self.count_bounds.dtype} {tuple(self.count_bounds.shape)}"
             )
-        if self.class_presence is not None and (
-            self.class_presence.ndim != 1 or self.class_presence.dtype != torch.bool
-        ):
-            raise FedsimError(
-                "class_presence: expected one bool for each class, "
-                f"got {self.class_presence.dtype} {tuple(self.class_presence.shape)}"
-            )
+        for name, each in (("class_presence", "class"), ("token_presence", "token")):
+            told = getattr(self, name)
+            if told is not None and (told.ndim != 1 or told.dtype != torch.bool):
+                raise FedsimError(
+                    f"{name}: expected one bool for each {each}, got {told.dtype} {tuple(told.shape)}"
+                )
         if self.certified is not None and (
             self.certified.ndim != 1
             or self.certified.dtype != torch.bool
@@ -174,8 +189,8 @@ class Reconstruction:
 
     @property
     def _examples(self) -> int | None:
-        shown = self.images if self.images is not None else self.embeddings
-        return None if shown is None else len(shown)
+        shown = (self.images, self.tokens, self.embeddings)
+        return next((len(rows) for rows in shown if rows is not None), None)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -192,24 +207,26 @@ class Truth:
 
     round: int
     client: int
-    images: Tensor  # (N, C, H, W) in [0, 1]
-    labels: Tensor  # (N,) int64
+    images: Tensor  # (N, C, H, W) in [0, 1]; tokens: int64 (N, length)
+    labels: Tensor  # (N,) int64; of next tokens (N, length), below 0 where there is none
+    inputs: Inputs | None = None  # what the task says of them: the evaluator's; None: images
     embeddings: Tensor | None = None  # (N, m) into the guess's layer of the model sent: the evaluator's
     probabilities: Tensor | None = None  # (N, num_classes) softmax of the model sent: the evaluator's
 
     def __post_init__(self) -> None:
-        if self.images.ndim != 4 or self.labels.shape != self.images.shape[:1]:
+        right = 4 if self.images.is_floating_point() else 2  # axes
+        if self.images.ndim != right or self.labels.shape[:1] != self.images.shape[:1]:
             raise FedsimError(
-                "truth: expected images (N, C, H, W) and N labels, "
+                "truth: expected images (N, C, H, W) or tokens (N, length), and N labels, "
                 f"got {tuple(self.images.shape)} and {tuple(self.labels.shape)}"
             )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PublicImages:
-    """Labelled images that everybody has, none of them a client's."""
+    """Labelled images, or other inputs, that everybody has, none of them a client's."""
 
-    images: Tensor  # (N, C, H, W) in [0, 1]
+    images: Tensor  # (N, C, H, W) in [0, 1]; tokens: int64 (N, length)
     labels: Tensor  # (N,) int64
 
 

@@ -3,16 +3,15 @@
 Origin: Kohavi, Scaling Up the Accuracy of Naive-Bayes Classifiers (KDD 1996); UCI repository, data set 2.
 """
 
-import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from fedsim.core.errors import FedsimError
+from fedsim.core.inputs import Choice, Number, Row
 from fedsim.core.types import Task
 from fedsim.data.form import Form
 from fedsim.data.images import ArrayImages, Dataset
@@ -20,41 +19,23 @@ from fedsim.data.images import ArrayImages, Dataset
 TABLE_MEAN, TABLE_STD = (0.094,), (0.277,)  # of all pixels: most are the zeros of one-hot columns
 
 
-@dataclass(frozen=True)
-class Number:
-    """A numeric column: one pixel of 256 levels between the ends of its published range."""
-
-    name: str
-    low: float
-    high: float
-    logarithmic: bool = False  # for amounts whose largest value dwarfs the usual ones
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A categorical column: a pixel of 0 or 255 for each of its categories."""
-
-    name: str
-    categories: tuple[str, ...]
-
-
 def _choice(name: str, words: str) -> Choice:
     return Choice(name, tuple(words.split()))
 
 
 COLUMNS: tuple[Number | Choice, ...] = (  # order and categories as published, "?" where it occurs
-    Number("age", 17, 90),
+    Number("age", 17, 90, whole=True),
     _choice(
         "workclass",
         "Private Self-emp-not-inc Self-emp-inc Federal-gov Local-gov State-gov Without-pay Never-worked ?",
     ),
-    Number("fnlwgt", 12_285, 1_490_400, logarithmic=True),
+    Number("fnlwgt", 12_285, 1_490_400, logarithmic=True, whole=True),
     _choice(
         "education",
         "Bachelors Some-college 11th HS-grad Prof-school Assoc-acdm Assoc-voc 9th 7th-8th 12th Masters "
         "1st-4th 10th Doctorate 5th-6th Preschool",
     ),
-    Number("education-num", 1, 16),
+    Number("education-num", 1, 16, whole=True),
     _choice(
         "marital-status",
         "Married-civ-spouse Divorced Never-married Separated Widowed Married-spouse-absent Married-AF-spouse",
@@ -68,9 +49,9 @@ COLUMNS: tuple[Number | Choice, ...] = (  # order and categories as published, "
     _choice("relationship", "Wife Own-child Husband Not-in-family Other-relative Unmarried"),
     _choice("race", "White Asian-Pac-Islander Amer-Indian-Eskimo Other Black"),
     _choice("sex", "Female Male"),
-    Number("capital-gain", 0, 99_999, logarithmic=True),
-    Number("capital-loss", 0, 4_356, logarithmic=True),
-    Number("hours-per-week", 1, 99),
+    Number("capital-gain", 0, 99_999, logarithmic=True, whole=True),
+    Number("capital-loss", 0, 4_356, logarithmic=True, whole=True),
+    Number("hours-per-week", 1, 99, whole=True),
     _choice(
         "native-country",
         "United-States Cambodia England Puerto-Rico Canada Germany Outlying-US(Guam-USVI-etc) India Japan "
@@ -79,6 +60,7 @@ COLUMNS: tuple[Number | Choice, ...] = (  # order and categories as published, "
         "Scotland Thailand Yugoslavia El-Salvador Trinadad&Tobago Peru Hong Holand-Netherlands ?",
     ),
 )
+ROW = Row(columns=COLUMNS)
 LABELS = ("<=50K", ">50K")
 
 
@@ -90,17 +72,8 @@ def adult(*, root: str) -> Dataset:
 
 def table(*, train: ArrayImages, test: ArrayImages) -> Dataset:
     """Return the learning problem of two halves of a table."""
-    width = train.pixels.shape[3]
-    task = Task(input_shape=(1, 1, width), num_classes=len(LABELS), mean=TABLE_MEAN, std=TABLE_STD)
-    return Dataset(task=task, train=train, test=test, form=Form(one_hot=one_hot_groups()))
-
-
-def one_hot_groups() -> tuple[tuple[int, int], ...]:
-    """Return where the pixels of each categorical column begin and end."""
-    widths = [1 if isinstance(column, Number) else len(column.categories) for column in COLUMNS]
-    ends = list(itertools.accumulate(widths))
-    places = zip(COLUMNS, widths, ends, strict=True)
-    return tuple((end - width, end) for column, width, end in places if isinstance(column, Choice))
+    task = Task(input_shape=ROW.shape, num_classes=len(LABELS), mean=TABLE_MEAN, std=TABLE_STD, inputs=ROW)
+    return Dataset(task=task, train=train, test=test, form=Form(one_hot=ROW.groups))
 
 
 def table_pixels(places: Sequence[Tensor]) -> Tensor:
@@ -147,8 +120,7 @@ def _place(column: Number | Choice, cell: str, where: str) -> float:
             raise ValueError
     except ValueError:
         raise FedsimError(f"{where}: {column.name}: expected a number from 0 upwards, got {cell!r}") from None
-    scale = math.log1p if column.logarithmic else float
-    return (scale(value) - scale(column.low)) / (scale(column.high) - scale(column.low))
+    return column.share(value)
 
 
 def _category(categories: Sequence[str], cell: str, name: str, where: str) -> int:

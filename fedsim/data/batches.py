@@ -25,6 +25,7 @@ def batch_indices(
     batch_size trains on all of them.
     """
     if layout != "natural":
+        _need(labels.ndim == 1, layout, "one label an example", batch_size)
         random = generator(seed, "batch", client, step)
         wanted = layout_counts(labels[owned], batch_size, layout, random)
         return _with_counts(labels, owned, wanted, replacement, random)

@@ -19,6 +19,11 @@ def partition(
             f"federation.clients: {clients} clients cannot share {len(labels)} training images. "
             "Remedy: fewer clients or more data."
         )
+    if kind != "iid" and labels.ndim != 1:
+        raise FedsimError(
+            f"federation.partition={kind}: expected one label an example, got {tuple(labels.shape)}: next "
+            "tokens are no classes to share out. Remedy: federation.partition=iid."
+        )
     order = torch.randperm(len(labels), generator=generator(seed, "partition"))
     if kind == "iid":
         return order.tensor_split(clients)  # flwr-datasets' own, but not by 3 ms a client

@@ -3,9 +3,10 @@
 import torch
 from torch import Generator, Tensor
 
+from fedsim.core.inputs import Choice, Number
 from fedsim.core.randomness import generator
 from fedsim.core.settings import whole
-from fedsim.data.adult import COLUMNS, Choice, Number, table, table_pixels
+from fedsim.data.adult import COLUMNS, table, table_pixels
 from fedsim.data.images import ArrayImages, Dataset
 
 _RICH = 0.25  # share of the second class, about Adult's

@@ -30,11 +30,11 @@ def evaluate_model(
 ) -> tuple[float, float]:
     """Return accuracy and mean cross-entropy of a model with these weights."""
     load_weights(model.to(device), weights)
-    correct, loss = 0, 0.0
+    correct, loss, total = 0, 0.0, int((images.labels >= 0).sum())  # next tokens: some places have none
     with torch.no_grad():
         for indices in torch.split(torch.arange(len(images.labels)), chunk):
             labels = images.labels[indices].to(device)
             logits = model(images.batch(indices).to(device))
             correct += int((logits.argmax(1) == labels).sum())
             loss += float(functional.cross_entropy(logits, labels, reduction="sum"))
-    return correct / len(images.labels), loss / len(images.labels)
+    return correct / total, loss / total

@@ -57,7 +57,7 @@ def local_work(setup: ClientSetup, sent: Weights, round: int, client: int) -> Lo
         for position, defense in enumerate(setup.defenses):
             random = generator(setup.seed, "defense batch", position, round, client, step)
             images, labels = defense.on_batch(images, labels, random)
-        if labels.ndim == 2:  # shares of the classes that were there
+        if labels.is_floating_point():  # shares of the classes that were there
             labels = functional.pad(labels, (0, setup.task.num_classes - labels.shape[1]))
         return Batch(images=images.to(setup.device), labels=labels.to(setup.device))
 
@@ -120,7 +120,7 @@ def _disclosed(setup: ClientSetup, claim: Claim) -> dict[str, int | float | list
     rules, labels = setup.federation, torch.cat([batch.labels for batch in claim.batches])
     known: dict[str, int | float | list[int]] = {
         "num_examples": len(labels),
-        "class_counts": labels.bincount(minlength=setup.task.num_classes).tolist(),
+        "class_counts": labels[labels >= 0].bincount(minlength=setup.task.num_classes).tolist(),
     }
     if claim.loss is not None:
         known["loss"] = claim.loss

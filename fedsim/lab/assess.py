@@ -179,6 +179,7 @@ def _scores(
             target.keep_truth(truth)
     if truth is None:
         return []
+    truth = dataclasses.replace(truth, inputs=experiment.task.inputs)
     scores, failed = list[Score | None](), list[ScoreRow]()
     prior: Prior | None = None
     try:

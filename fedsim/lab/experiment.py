@@ -70,6 +70,7 @@ def run(experiment: Experiment, path: Path) -> RunFolder:
     """Play the rounds, attack what the server saw, score it, and leave everything in the run folder."""
     folder = RunFolder(path)
     folder.begin("run", experiment.config_text)
+    folder.keep_inputs(experiment.task.inputs)
     with tracking(experiment, folder) as told, experimenting(experiment, folder):
         expect_fit(experiment)
         play(experiment, folder, told=told)
@@ -85,6 +86,7 @@ def replay(experiment: Experiment, source: RunFolder, path: Path) -> RunFolder:
         )
     folder = RunFolder(path)
     folder.begin("replay", experiment.config_text, source)
+    folder.keep_inputs(experiment.task.inputs)
     with tracking(experiment, folder), experimenting(experiment, folder):
         expect_fit(experiment)
         folder.adopt(source)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.attacks.privacy.labels.last_layer import class_means
+from fedsim.core.inputs import Tokens
 from fedsim.core.prior import Prior
 from fedsim.core.types import Observation, PublicImages, Reconstruction, Truth
 from fedsim.data.blind_batches import Rules, blind_batches, rules_of
@@ -44,7 +45,8 @@ def server_images(experiment: "Experiment") -> tuple[PublicImages, tuple[float, 
 
     The server of an app that was tapped has none that we know of: then every class is as likely.
     """
-    counts = experiment.test.labels.bincount(minlength=experiment.task.num_classes).double()
+    labels = experiment.test.labels
+    counts = labels[labels >= 0].bincount(minlength=experiment.task.num_classes).double()
     frequencies = tuple((counts / counts.sum() if counts.any() else counts + 1 / len(counts)).tolist())
     return labelled(experiment.test, shuffled(experiment.test)[:PUBLIC]), frequencies
 
@@ -60,13 +62,18 @@ def blind_prior(
 ) -> Prior:
     """Return the prior of a batch of this size: pictures and counts that need no gradient."""
     shape, number = truth.images.shape[1:], len(truth.labels)
-    pictures = [torch.tensor(level).reshape(1, -1, 1, 1).expand(1, *shape) for level in ((GREY,), mean)]
-    for images in public:
-        if images.shape[1:] == shape and len(images):
-            pictures += [images.mean(dim=0, keepdim=True), images]
-    return Prior(
-        num_examples=number, batches=blind_batches(rules, frequencies, number, clients), images=pictures
+    batches = blind_batches(rules, frequencies, int((truth.labels >= 0).sum()), clients)
+    seen = [images for images in public if images.shape[1:] == shape and len(images)]
+    own = (
+        [] if truth.inputs is None else [g for p in seen or [truth.images[:0]] for g in truth.inputs.blind(p)]
     )
+    if isinstance(truth.inputs, Tokens):
+        size = len(truth.inputs.vocabulary)
+        return Prior(num_examples=number, batches=batches, tokens=own, vocabulary=size)
+    pictures = [torch.tensor(level).reshape(1, -1, 1, 1).expand(1, *shape) for level in ((GREY,), mean)]
+    for images in seen:
+        pictures += [images.mean(dim=0, keepdim=True), images]
+    return Prior(num_examples=number, batches=batches, images=pictures + own)
 
 
 def with_features(model: nn.Module, observation: Observation, guess: Reconstruction, truth: Truth) -> Truth:
@@ -111,8 +118,8 @@ def _features(
     model: nn.Module, observation: Observation, guess: Reconstruction, images: Tensor, batch: int
 ) -> tuple[Tensor, Tensor]:
     """Return what enters the guess's layer, and the softmax, of images at the weights sent."""
-    model, (channels, height, width) = copy.deepcopy(model), images.shape[1:]
-    layer = guess.embedding_layer or last_linear_name(model, (channels, height, width))
+    model = copy.deepcopy(model)
+    layer = guess.embedding_layer or last_linear_name(model, tuple(images.shape[1:]))
     set_batch_norm(model, observation.batch_norm)
     embeddings, logits = layer_inputs(model, layer, observation.sent, images, batch)
     return embeddings, logits.softmax(dim=1)

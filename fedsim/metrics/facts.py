@@ -10,9 +10,13 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from fedsim.core.interfaces import Metric
+from fedsim.metrics.bag_of_words import BagOfWords
 from fedsim.metrics.certified import Certified
 from fedsim.metrics.embedding_cosine import EmbeddingCosine
 from fedsim.metrics.embedding_error import EmbeddingError
+from fedsim.metrics.exact_cells import ExactCells
+from fedsim.metrics.exact_rows import ExactRows
+from fedsim.metrics.exact_sentences import ExactSentences
 from fedsim.metrics.image_error import ImageError
 from fedsim.metrics.irec import IRec
 from fedsim.metrics.leacc import LeAcc
@@ -20,7 +24,9 @@ from fedsim.metrics.lnacc import LnAcc
 from fedsim.metrics.lpips import LPIPS
 from fedsim.metrics.probability_cosine import ProbabilityCosine
 from fedsim.metrics.psnr import PSNR
+from fedsim.metrics.rouge import Rouge
 from fedsim.metrics.ssim import SSIM
+from fedsim.metrics.token_accuracy import TokenAccuracy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +123,15 @@ OURS: dict[str, Metric] = {
     "ssim": SSIM(),
     "lpips": LPIPS(),
     "certified": Certified(),
+    "exact_sentences": ExactSentences(),
+    "token_accuracy": TokenAccuracy(),
+    "rouge1": Rouge(),
+    "rouge2": Rouge(kind="rouge2"),
+    "rougel": Rouge(kind="rougeL"),
+    "bag_of_words": BagOfWords(),
+    "exact_rows": ExactRows(),
+    "exact_cells": ExactCells(),
+    "exact_categories": ExactCells(columns="categories"),
     "psnr_best6": PSNR(best=6),
     "ssim_best6": SSIM(best=6),
     "lpips_best6": LPIPS(best=6),

@@ -17,7 +17,7 @@ FEW, MOST = 5000, 30_000_000  # examples; classes times examples: so many number
 
 def true_counts(truth: Truth, num_classes: int) -> Tensor:
     """Return how many examples of each class the private batch holds."""
-    return truth.labels.bincount(minlength=num_classes)
+    return truth.labels[truth.labels >= 0].bincount(minlength=num_classes)
 
 
 def same_presence(guessed: Tensor, true: Tensor) -> Tensor:

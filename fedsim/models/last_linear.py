@@ -13,7 +13,7 @@ from fedsim.core.types import Weights
 
 
 @functools.lru_cache(maxsize=4)
-def last_linear_name(model: nn.Module, input_shape: tuple[int, int, int]) -> str:
+def last_linear_name(model: nn.Module, input_shape: tuple[int, ...]) -> str:
     """Return the name of the linear layer whose output is the model's output."""
     outputs: dict[str, Tensor] = {}
 
@@ -46,7 +46,7 @@ def last_linear_name(model: nn.Module, input_shape: tuple[int, int, int]) -> str
 
 
 def last_features(
-    model: nn.Module, input_shape: tuple[int, int, int], weights: Weights, images: Tensor
+    model: nn.Module, input_shape: tuple[int, ...], weights: Weights, images: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return what enters the last linear layer (N, m), and the logits (N, C), of images at these weights."""
     return layer_inputs(model, last_linear_name(model, input_shape), weights, images)

@@ -1,5 +1,6 @@
 """What an attack guessed of some clients, drawn beside the truth, and the counts of all."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -8,6 +9,7 @@ from matplotlib.figure import Figure
 
 from fedsim.core.types import Reconstruction, Truth
 from fedsim.metrics.image_matching import match_to_truth, pairing, peak_signal_to_noise
+from fedsim.metrics.label_counts import true_counts
 from fedsim.metrics.lpips import perceptual_distance
 from fedsim.report.figures import (
     COUNTED,
@@ -17,6 +19,7 @@ from fedsim.report.figures import (
     picture_figure,
     trace_figure,
 )
+from fedsim.report.sides import Sides, sides_of
 from fedsim.report.threat import place_name
 from fedsim.storage.runfolder import RunFolder
 
@@ -30,6 +33,7 @@ class Guesses:
 
     figures: dict[str, Figure] = field(default_factory=dict)
     titles: dict[str, str] = field(default_factory=dict)  # of images and of labels, by their figures' names
+    sides: list[Sides] = field(default_factory=list)  # texts and rows of some clients
     sizes: set[int] = field(default_factory=set)  # examples in the batches that were read
 
 
@@ -40,6 +44,7 @@ def guesses_of(folder: RunFolder, attacked: list[tuple[int, int]]) -> Guesses:
     """
     found = Guesses()
     traces: dict[str, Sequence[float]] = {}
+    inputs = folder.inputs()
     counts, shown = torch.zeros(COUNTED, COUNTED, dtype=torch.int64), set(_spread(attacked, SHOWN))
     for round, client in attacked:
         guess, drawn = folder.guess(round, client), (round, client) in shown
@@ -49,9 +54,13 @@ def guesses_of(folder: RunFolder, attacked: list[tuple[int, int]]) -> Guesses:
         if truth is not None:
             found.sizes.add(len(truth.labels))
             if guess.class_counts is not None:
-                true = truth.labels.bincount(minlength=len(guess.class_counts))
+                true = true_counts(truth, len(guess.class_counts))
                 counts += count_table(true, guess.class_counts)
-        if drawn and guess.images is not None:
+        if drawn and inputs is not None:
+            known = None if truth is None else dataclasses.replace(truth, inputs=inputs)
+            if sides := sides_of(inputs, guess, known, title):
+                found.sides.append(sides)
+        if drawn and guess.images is not None and inputs is None:
             if len(guess.trace) > 1:
                 traces[title] = guess.trace
             if pictures := _pictures(guess, truth, title):
@@ -108,5 +117,5 @@ def _labels(guess: Reconstruction, truth: Truth | None, title: str) -> Figure | 
     found = guess.class_presence if guess.class_counts is None else guess.class_counts
     if found is None:
         return None
-    true = None if truth is None else truth.labels.bincount(minlength=len(found))
+    true = None if truth is None else true_counts(truth, len(found))
     return label_figure(true, found.long(), title, guess.class_counts is None)

@@ -104,6 +104,7 @@ def write_page_of(folder: RunFolder, summary: Mapping[str, Any]) -> Path:
         claimed=sum(verdict.steps for verdict in verdicts),
         proof_bytes=sum(verdict.bytes for verdict in verdicts),
         titles=guesses.titles,
+        sides=guesses.sides,
         faults=[replace(row, error=shortened(row.error)) for row in faults[:LISTED]],
         unlisted_faults=max(0, len(faults) - LISTED),
         scores=scored[:LISTED],

@@ -46,8 +46,9 @@ def read_observation(storage: Storage, round: int, client: int) -> Observation:
 
 def write_truth(storage: Storage, truth: Truth) -> None:
     """Save a private batch for the evaluator."""
-    pixels = truth.images.mul(255).add_(0.5).to(torch.uint8)
-    exact = torch.equal(pixels / 255, truth.images)  # a quarter of the bytes
+    floats = truth.images.is_floating_point()  # tokens are kept as they are
+    pixels = truth.images.mul(255).add_(0.5).to(torch.uint8) if floats else truth.images
+    exact = floats and torch.equal(pixels / 255, truth.images)  # a quarter of the bytes
     tensors = {"pixels" if exact else "images": pixels if exact else truth.images, "labels": truth.labels}
     storage.write_tensors(file_of("truth", truth.round, truth.client), tensors)
 

@@ -6,6 +6,7 @@ truth/, guesses/                the same names
 history.csv, faults.csv         written while rounds are played
 verdicts.csv, proofs/           of an audit; malicious.csv: which clients cheat, for the evaluator
 scores.csv, summary.json        written when all is scored
+inputs.json                     vocabulary or columns, where inputs are no images
 model.safetensors               the final global model
 log.txt, figures/, report.html
 forgeries.csv, batches/         of a game; calibration.csv: of a calibration; training.proof: of a proof
@@ -21,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from fedsim.core.errors import FedsimError, printable, shortened
+from fedsim.core.inputs import Inputs
 from fedsim.core.training import Commitment
 from fedsim.core.types import Fault, Observation, Reconstruction, RoundResult, Truth, Verdict, Weights
-from fedsim.storage import exchanges, ledger
+from fedsim.storage import exchanges, forms, ledger
 from fedsim.storage.files import make_private, reading
 from fedsim.storage.findings import FINDINGS
 from fedsim.storage.folder import Storage
@@ -95,6 +97,14 @@ class RunFolder:
     def truth(self, round: int, client: int) -> Truth | None:
         """Read the private batch behind an observation, if it is known."""
         return exchanges.read_truth(self.storage, round, client)
+
+    def keep_inputs(self, inputs: Inputs | None) -> None:
+        """Keep what the inputs of the task are, unless they are images."""
+        forms.write_inputs(self.storage, inputs)
+
+    def inputs(self) -> Inputs | None:
+        """Read what the inputs are; None: images."""
+        return forms.read_inputs(self.storage)
 
     def has_truth(self) -> bool:
         """Say whether any private batch is known."""

@@ -27,12 +27,16 @@ from fedsim.testing import (
     check_yaml,
     small_data,
     small_model,
+    small_set,
 )
 
 CONF = Path(__file__).parents[2] / "conf"
 PRESETS = {  # (yaml, key): the yaml is there to set this
     *((f"resnet{depth}", "depth") for depth in (34, 50, 101, 152)),
     *((f"vgg{depth}", "depth") for depth in (11, 13)),
+    *((f"rouge{kind}", "kind") for kind in ("2", "l")),
+    ("exact_categories", "columns"),
+    *(("tableak", key) for key in ("parametrisation", "restarts", "candidates")),
     *((f"{metric}_best6", "best") for metric in ("psnr", "ssim", "lpips")),
     *((name, "priors") for name in ("ig", "ig_joint", "ig_fedavg", "modern", "gradinversion_matching")),
     *((name, key) for name in ("dlg", "idlg_matching") for key in ("restarts", "double")),
@@ -44,6 +48,7 @@ PRESETS = {  # (yaml, key): the yaml is there to set this
     ("fedavg", "mode"),
     ("fedavg", "local_steps"),
 }
+TEXT_ATTACKS, TEXT_MODELS = {"dager", "bag_of_words"}, {"text_encoder", "text_decoder"}
 ONE_IMAGE = {"rgap", "gauss_newton", "head_peeling"}
 FIGURES = {  # beside a run's own metrics
     "run": {"accuracy", "loss", "detection", "false_rejects", "recomputed", "epsilon", "rounds_to_target"},
@@ -186,6 +191,15 @@ def test_an_attack_is_repeatable_and_leaves_observations_untouched(name: str) ->
     few: dict[str, object] = {"optimiser": {"iterations": 3}} if "optimiser" in load("attack", name) else {}
     if "public" in load("attack", name):
         few["public"] = {"data": small_data()}
+    if name in TEXT_ATTACKS:
+        data = small_set("tokens")
+        model = fedsim.model("text_encoder", task=data.task, width=64)
+        check_attack(fedsim.attack(name, **few), batch_size=2, model=model, data=data)
+        return
+    if name == "tableak":
+        data = small_set("row")
+        check_attack(fedsim.attack(name, **few), model=fedsim.model("mlp", task=data.task), data=data)
+        return
     alone = name in ONE_IMAGE
     model = small_model(activation="tanh") if alone else None
     check_attack(fedsim.attack(name, **few), batch_size=1 if alone else 6, model=model)
@@ -199,14 +213,20 @@ def test_an_engine_gives_the_same_bits_as_this_process(name: str) -> None:
 
 @pytest.mark.parametrize("name", names("model"))
 def test_a_model_gives_logits_and_is_seeded(name: str) -> None:
+    if name == "huggingface":
+        pytest.skip("needs the extra text and a folder: benchmarks/text.py --minilm FOLDER")
     if name in LARGE:
         pytest.skip("same code as its smaller sister, only slower")
-    model = check_model(name)
+    task = small_set("tokens").task if name in TEXT_MODELS else None
+    model = check_model(name, task=task)
     first = next(module for module in model.modules() if not list(module.children()))
-    assert type(first).__name__ == ("Bytes" if name == "transformer" else "Normalize")
+    own = {"transformer": "Bytes", **dict.fromkeys(TEXT_MODELS, "Embed")}
+    assert type(first).__name__ == own.get(name, "Normalize")
 
 
-@pytest.mark.parametrize("name", ["mnist_small", "cifar10_small", "synthetic", "tabular", "text"])
+@pytest.mark.parametrize(
+    "name", ["mnist_small", "cifar10_small", "synthetic", "tabular", "text", "shakespeare_small"]
+)
 def test_data_are_float_images_in_the_unit_range(name: str) -> None:
     check_data(fedsim.dataset(name))
 

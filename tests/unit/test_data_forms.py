@@ -2,7 +2,7 @@
 
 import torch
 
-from fedsim.data.adult import one_hot_groups
+from fedsim.data.adult import ROW
 from fedsim.data.form import Form
 from fedsim.data.tabular import tabular
 from fedsim.data.text import text
@@ -13,7 +13,7 @@ def test_rows_of_a_table_have_one_choice_in_every_group() -> None:
     rows = data.train.batch(torch.arange(40))
     assert data.form.problem(rows) is None
     assert len(data.form.one_hot) == 8
-    assert sum(end - first for first, end in one_hot_groups()) == 108 - 6
+    assert sum(end - first for first, end in ROW.groups) == 108 - 6
     first, end = data.form.one_hot[0]
     chosen = int(rows[3, 0, 0, first:end].argmax()) + first
     for change in ({chosen: 0.0}, {chosen: 254 / 255}, {end - 1 if chosen < end - 1 else first: 1.0}):

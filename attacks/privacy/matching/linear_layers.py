@@ -25,7 +25,7 @@ class LinearLayer:
     bias: Tensor
     weight_gradient: Tensor
     bias_gradient: Tensor
-    task_shape: tuple[int, int, int] | None  # of the images, where x is an image in normalised units
+    task_shape: tuple[int, ...] | None  # of the images, where x is an image in normalised units
 
     @property
     def augmented(self) -> Tensor:
@@ -157,7 +157,7 @@ def affine_span(basis: Tensor, ones: Tensor | None = None) -> tuple[Tensor, Tens
     return point, torch.linalg.svd(last[None])[2][1:] @ basis
 
 
-def linear_layer(name: str, observation: Observation, shape: tuple[int, int, int] | None) -> LinearLayer:
+def linear_layer(name: str, observation: Observation, shape: tuple[int, ...] | None) -> LinearLayer:
     """Return a layer as it was sent, with its gradient; `shape` where images enter it."""
     weight, bias = f"{name}.weight", f"{name}.bias"
     if bias not in observation.sent:

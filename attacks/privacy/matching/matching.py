@@ -26,6 +26,7 @@ from fedsim.attacks.privacy.matching.optimisers import Optimiser
 from fedsim.attacks.privacy.matching.parametrisations import Pixels, Span, expect_image
 from fedsim.attacks.privacy.matching.priors import BatchNormStatistics, Prior
 from fedsim.attacks.privacy.matching.problem import Problem, Variables, private_copy
+from fedsim.attacks.privacy.matching.rows import Rows
 from fedsim.attacks.privacy.matching.starts import Start
 from fedsim.attacks.privacy.matching.target import compared
 from fedsim.attacks.privacy.matching.watch import Diverged, TimeIsUp, Watch
@@ -79,7 +80,9 @@ class Matching(Attack):
         self.optimiser = optimiser
         self.priors = tuple(priors)
         self.first = first
-        self.parametrisation = settings.one_of("attack.parametrisation", parametrisation, ("pixels", "span"))
+        self.parametrisation = settings.one_of(
+            "attack.parametrisation", parametrisation, ("pixels", "span", "rows")
+        )
         self.restarts = settings.whole("attack.restarts", restarts)
         self.candidates = settings.whole("attack.candidates", candidates)
         self.seconds = settings.seconds("attack.seconds", seconds)
@@ -175,6 +178,8 @@ class Matching(Attack):
         if size % steps:
             raise FedsimError(f"{size} examples do not divide into {steps} local steps of equal batches")
         parametrisation = Pixels(task)
+        if self.parametrisation == "rows":
+            parametrisation = Rows(task)
         if self.parametrisation == "span":
             parametrisation = Span(task, linear_chain(model, task, observation)[0][0], size)
         return Problem(

@@ -1,0 +1,165 @@
+"""Whole sentences, exactly, from the gradient of a transformer.
+
+What leaks: every text of the batch, token by token, where the batch holds fewer different tokens and places
+    than the model has features; otherwise, or where only embeddings leak, its bag of words.
+Paper: Petrov et al., DAGER: Exact Gradient Inversion for Large Language Models (NeurIPS 2024). Not in it: the
+    threshold that follows the noise, the places by the embeddings' gradients, and encoders by descent on the
+    contexts of the first attention.
+Assumes: attention over tokens, weights of linear layers among what is received, no dropout; better with
+    num_examples, which bounds the ranks. Learning rate and steps need not be known.
+Fails: more tokens than features; noise above the smallest singular values; several local steps at large
+    rates; encoders of more than a few texts that are untrained or whose embeddings are: then their bag of
+    words is what is left.
+
+A linear layer's gradient has the row space of its inputs: a pair (token, place) is in the batch only if its
+embedding lies in that of the first attention. Deeper layers see whole contexts: a sentence is right if all
+its inputs lie in theirs. Decoders grow it token by token; encoders come down to it from random ones.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fedsim.attacks.privacy import claims
+from fedsim.attacks.privacy.text.assembly import Puzzle, descended, grown
+from fedsim.attacks.privacy.text.embeddings import tables_of
+from fedsim.attacks.privacy.text.places import standing
+from fedsim.attacks.privacy.text.spans import Span, span_of
+from fedsim.attacks.privacy.text.structure import Structure, entering, gradient_of, structure_of
+from fedsim.core import settings
+from fedsim.core.errors import FedsimError
+from fedsim.core.inputs import Tokens
+from fedsim.core.interfaces import Attack
+from fedsim.core.randomness import generator
+from fedsim.core.types import Observation, Reconstruction, Task
+
+log = logging.getLogger(__name__)
+CHUNK = 1000  # tokens of the vocabulary that are looked up at once
+UNTOLD = 32  # texts at most, where clients do not tell how many
+
+
+class Dager(Attack):
+    """Texts by the spans of a transformer's gradients, each certified by a deeper layer."""
+
+    def __init__(self, *, use_embeddings: bool = True, seconds: float | None = None, seed: int = 0) -> None:
+        """Set whether gradients of embedding tables may be used, and the time for encoders' texts."""
+        self.use_embeddings = settings.switch("attack.use_embeddings", use_embeddings)
+        self.seconds = settings.seconds("attack.seconds", seconds)
+        self.seed = seed
+
+    def check(self, model: nn.Module, task: Task) -> None:
+        """Refuse data without tokens, and models without attention."""
+        ones = {name: torch.ones_like(parameter) for name, parameter in model.named_parameters()}
+        structure_of(model, tokens_of(task), ones)
+
+    def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
+        """Look tokens up in the first layer's span, and put them together by deeper ones."""
+        started, seen = time.perf_counter(), claims.checked(observations[-1])
+        form, received = tokens_of(task), seen.received
+        structure = structure_of(model, form, received)
+        wanted = seen.num_examples or UNTOLD
+        most = wanted * form.length
+        spans = [(group[0], _span(model, group, seen, most)) for group in structure.local]
+        spans = [(name, span) for name, span in spans if not span.full]
+        tables = tables_of(model, form, received) if self.use_embeddings else None
+        if not spans and tables is None:
+            raise FedsimError(
+                "dager: every token lies in the span of the first layer's gradient, so it tells none. "
+                "Remedy: smaller batches or shorter texts: fewer different tokens than features."
+            )
+        words = None if tables is None else tables.present
+        candidates = _looked_up(model, form, spans, words)
+        sure = [own[:0] for own in candidates]
+        if tables is not None and tables.places is not None and structure.norm and not structure.causal:
+            candidates, sure = _narrowed(model, structure.norm, candidates, tables.tokens, tables.places)
+        texts, excess = _texts(
+            model, form, structure, (candidates, sure), seen, wanted, self.seed, started + self.seconds
+        )
+        presence = torch.zeros(len(form.vocabulary), dtype=torch.bool)
+        presence[torch.cat(list(candidates)) if words is None else words] = True
+        if len(texts) < wanted:
+            log.warning("%d of %d texts were put together; the bag of words is told", len(texts), wanted)
+        return Reconstruction(
+            tokens=texts if len(texts) else None,
+            token_presence=presence,
+            certified=torch.ones(len(texts), dtype=torch.bool) if len(texts) else None,
+            residual=float(excess.max()) if len(texts) else None,
+            seconds=time.perf_counter() - started,
+        )
+
+
+def tokens_of(task: Task) -> Tokens:
+    """Return what a task's texts are, or refuse a task without any."""
+    if not isinstance(task.inputs, Tokens):
+        raise FedsimError(
+            "this attack recovers tokens, and the data has none. "
+            "Remedy: data=shakespeare_small or text_lines."
+        )
+    return task.inputs
+
+
+def _span(model: nn.Module, group: Sequence[str], seen: Observation, most: int) -> Span:
+    gradient = gradient_of(model, group, seen.received)
+    told = None if seen.defense is None else seen.defense.deviation(gradient)
+    return span_of(gradient, most, told)
+
+
+def _looked_up(
+    model: nn.Module, form: Tokens, spans: Sequence[tuple[str, Span]], words: Tensor | None
+) -> list[Tensor]:
+    """Return the tokens of every place whose embeddings lie in all spans."""
+    known = torch.arange(len(form.vocabulary)) if words is None else words
+    known = known[known != form.padding]
+    found = torch.zeros(form.length, len(known), dtype=torch.bool)
+    for first in range(0, len(known), CHUNK):
+        part = known[first : first + CHUNK]
+        holds = torch.ones(len(part), form.length, dtype=torch.bool)
+        for name, span in spans:
+            rows = entering(model, name, part[:, None].expand(-1, form.length))
+            holds &= span.holds(rows.flatten(0, 1)).view(holds.shape)
+        found[:, first : first + CHUNK] = holds.T
+    return [known[own] for own in found]
+
+
+def _narrowed(
+    model: nn.Module, norm: str, candidates: Sequence[Tensor], tokens: Tensor, places: Tensor
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Keep the candidates that may stand at a place by the gradients of both embedding tables, or must."""
+    words = torch.unique(torch.cat(list(candidates)))
+    inside = entering(model, norm, words[:, None].expand(-1, len(places)))
+    here, surely = standing(tokens[words], places, inside)
+    sure = [own[torch.isin(own, words[surely[:, place]])] for place, own in enumerate(candidates)]
+    kept = [own[torch.isin(own, words[here[:, place]])] for place, own in enumerate(candidates)]
+    return [few if len(few) else own for few, own in zip(kept, candidates, strict=True)], sure
+
+
+def _texts(
+    model: nn.Module,
+    form: Tokens,
+    structure: Structure,
+    candidates: tuple[Sequence[Tensor], Sequence[Tensor]],
+    seen: Observation,
+    wanted: int,
+    seed: int,
+    deadline: float,
+) -> tuple[Tensor, Tensor]:
+    most = wanted * form.length
+    checks = [(name, _span(model, [name], seen, most)) for name in structure.contextual]
+    checks = [(name, span) for name, span in checks if not span.full]
+    if not checks:
+        return torch.zeros(0, form.length, dtype=torch.int64), torch.zeros(0)
+    puzzle = Puzzle(
+        model=model,
+        form=form,
+        candidates=candidates[0],
+        settled=candidates[1],
+        rough=checks[0],
+        sure=max(checks, key=lambda check: check[1].outside.shape[1]),
+        wanted=wanted,
+    )
+    if structure.causal:
+        return grown(puzzle)
+    return descended(puzzle, generator(seed, "dager", seen.round, seen.client), deadline)

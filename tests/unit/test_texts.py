@@ -1,0 +1,147 @@
+"""Tokens and rows as inputs: data, spans, metrics and what a report shows of them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import fedsim
+from fedsim.attacks.privacy.text.places import standing
+from fedsim.attacks.privacy.text.spans import LIKELY, span_of
+from fedsim.core.errors import FedsimError
+from fedsim.core.inputs import Choice, Number, Row, Tokens
+from fedsim.core.types import Reconstruction, Task, Truth
+from fedsim.data.csv import csv
+from fedsim.data.text_lines import text_lines
+from fedsim.data.wordpieces import UNKNOWN, WordPieces, learn
+from fedsim.report.sides import sides_of
+from fedsim.storage.folder import Storage
+from fedsim.storage.forms import read_inputs, write_inputs
+from fedsim.testing import small_set
+
+FORM = Tokens(vocabulary=("[PAD]", "<b>", "is", "##land", "[SEP]"), length=4, end=4)
+ROW = Row(columns=(Number("age", 10, 20, whole=True), Choice("town", ("Bonn", "Ulm"))))
+
+
+def test_a_text_is_shown_as_a_reader_would_write_it() -> None:
+    assert FORM.text([1, 2, 3, 4]) == "<b> island"
+    assert FORM.text([1, -1, 0, 0]) == "<b> …"
+
+
+def test_word_pieces_join_what_occurs_most_and_cut_the_longest_first() -> None:
+    pieces = learn(["low lower lowest"] * 5, 30)
+    cut = WordPieces(pieces)
+    assert [pieces[place] for place in cut.cut("lowest")] == ["lowest"]
+    assert pieces[cut.cut("zebra")[0]] == UNKNOWN
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-3])
+def test_true_inputs_lie_in_a_span_and_others_do_not(noise: float) -> None:
+    chance = torch.Generator().manual_seed(0)
+    inputs, errors = torch.randn(12, 40, generator=chance), torch.randn(12, 90, generator=chance)
+    gradient = errors.T @ inputs + noise * torch.randn(90, 40, generator=chance)
+    span = span_of(gradient, 20)
+    assert len(span.basis) == 12
+    assert float(span.excess(inputs).max()) < LIKELY / 1.5
+    assert float(span.excess(torch.randn(500, 40, generator=chance)).min()) > 10 * LIKELY
+    assert bool(span.holds(inputs).all())
+    assert not bool(span_of(gradient, 20).holds(torch.randn(500, 40, generator=chance)).any())
+
+
+def test_tokens_of_several_places_come_out_once_the_others_are_settled() -> None:
+    chance = torch.Generator().manual_seed(1)
+    inside = torch.randn(4, 3, 30, generator=chance, dtype=torch.float64)
+    true = torch.tensor([[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 0, 1]], dtype=torch.bool)
+    back = torch.randn(4, 3, 30, generator=chance, dtype=torch.float64)
+    centred = inside - inside.mean(dim=2, keepdim=True)
+    back -= (back * centred).sum(dim=2, keepdim=True) * centred / centred.square().sum(dim=2, keepdim=True)
+    back *= true[..., None]
+    may, must = standing(back.sum(dim=1), back.sum(dim=0), inside)
+    assert torch.equal(may, true)
+    assert torch.equal(must, true)
+
+
+@pytest.mark.parametrize(("goal", "model"), [("next", "text_decoder"), ("class", "text_encoder")])
+def test_dager_tells_whole_sentences_and_no_false_one(goal: str, model: str) -> None:
+    lines = small_set("tokens")
+    if goal == "next":
+        from fedsim.data.texts import text_data
+
+        words = [f"{'abc'[n % 3]} {'xyzuvw'[n % 6]} {'pqrst'[n % 5]} {'klmno'[n % 4]}" for n in range(40)]
+        lines = text_data(
+            words, [0] * 40, classes=1, length=6, vocabulary=40, goal=goal, test=10, source="a test"
+        )
+    network = fedsim.model(model, task=lines.task, width=96, heads=4)
+    texts, labels = lines.train.batch(torch.arange(2)), lines.train.labels[:2]
+    seen = fedsim.observe(network, texts, labels, inputs=lines.task.inputs)
+    guess = fedsim.attack("dager")(network, seen, inputs=lines.task.inputs)
+    scores = fedsim.score(
+        guess, texts, labels, metrics=["exact_sentences", "rouge1"], inputs=lines.task.inputs
+    )
+    assert scores["exact_sentences"].value == scores["rouge1"].value == 1
+    assert scores["exact_sentences"].baseline == 0
+
+
+def test_bag_of_words_gives_up_on_frozen_embeddings() -> None:
+    data = small_set("tokens")
+    network = fedsim.model("text_encoder", task=data.task, width=32, train_embeddings=False)
+    texts, labels = data.train.batch(torch.arange(2)), data.train.labels[:2]
+    seen = fedsim.observe(network, texts, labels, inputs=data.task.inputs)
+    assert not any("embed" in name for name in seen.received)
+    with pytest.raises(FedsimError, match="frozen"):
+        fedsim.attack("bag_of_words")(network, seen, inputs=data.task.inputs)
+
+
+def test_differences_are_marked_in_texts_and_rows() -> None:
+    true = Truth(
+        round=1, client=0, images=torch.tensor([[1, 2, 4, 0]]), labels=torch.zeros(1).long(), inputs=FORM
+    )
+    sides = sides_of(FORM, Reconstruction(tokens=torch.tensor([[1, 3, 4, 0]])), true, "x")
+    assert sides is not None
+    assert [(cell.words, cell.right) for cell in sides.sides[0].guessed] == [(" <b>", True), ("land", False)]
+    rows = torch.tensor([0.5, 0.0, 1.0]).view(1, 1, 1, 3)
+    true = Truth(round=1, client=0, images=rows, labels=torch.zeros(1).long(), inputs=ROW)
+    sides = sides_of(ROW, Reconstruction(images=torch.tensor([0.5, 0.9, 0.1]).view(1, 1, 1, 3)), true, "x")
+    assert sides is not None
+    assert [(cell.words, cell.right) for cell in sides.sides[0].guessed] == [("15", True), ("Bonn", False)]
+
+
+def test_what_inputs_are_is_kept_in_the_run_folder(tmp_path: Path) -> None:
+    for place, form in enumerate((FORM, ROW)):
+        storage = Storage(tmp_path / str(place))
+        write_inputs(storage, form)
+        assert read_inputs(storage) == form
+    assert read_inputs(Storage(tmp_path / "none")) is None
+
+
+def test_a_table_of_ones_own_is_guessed(tmp_path: Path) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text(
+        "age,town,rich\n" + "".join(f"{n},{'Ulm' if n % 3 else 'Bonn'},{n % 2}\n" for n in range(20))
+    )
+    data = csv(path=str(file))
+    assert isinstance(data.task.inputs, Row)
+    assert data.task.inputs.columns == (Number("age", 0, 19, whole=True), Choice("town", ("Bonn", "Ulm")))
+    shown = data.task.inputs.cells(data.train.batch(torch.arange(16)))
+    assert all(town == ("Ulm" if int(age) % 3 else "Bonn") for age, town in shown)
+    with pytest.raises(FedsimError, match="one of age, town, rich, got 'poor'"):
+        csv(path=str(file), label="poor")
+    file.write_text("a,b\n1\n" * 9)
+    with pytest.raises(FedsimError, match="line 2: expected 2 cells, got 1"):
+        csv(path=str(file))
+
+
+def test_a_text_file_of_ones_own_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "mine.txt"
+    file.write_text("".join(f"line {n} of mine\n" for n in range(20)))
+    data = text_lines(path=str(file), length=8)
+    assert isinstance(data.task.inputs, Tokens)
+    assert data.task.inputs.continued
+    assert data.task.inputs.text(data.train.batch(torch.arange(1))[0].tolist()).startswith("line")
+    with pytest.raises(FedsimError, match="at least 2 classes, got 1"):
+        text_lines(path=str(file), goal="class")
+
+
+def test_a_task_holds_its_shape_against_its_inputs() -> None:
+    with pytest.raises(FedsimError, match=r"expected \(4,\), got \(3,\)"):
+        Task(input_shape=(3,), num_classes=2, inputs=FORM)
