@@ -33,7 +33,7 @@ def requirements(texts: list[str]) -> Iterator[Requirement]:
 
 INSTALLED_BY_MAKE = list(requirements([*PROJECT["dependencies"], f"{PROJECT['name']}[dev]"]))
 FOR_DOCS = list(requirements([f"{PROJECT['name']}[docs]"]))
-ALL = [*INSTALLED_BY_MAKE, *FOR_DOCS, *requirements([f"{PROJECT['name']}[peers]"])]
+ALL = [*INSTALLED_BY_MAKE, *FOR_DOCS, *requirements([f"{PROJECT['name']}[peers,text]"])]
 
 
 def pins(file: str) -> dict[str, Version]:
@@ -58,7 +58,7 @@ def bound(requirement: Requirement, operator: str) -> Version:
 
 
 def test_every_extra_is_looked_at() -> None:
-    assert set(PROJECT["optional-dependencies"]) == {"dev", "docs", "sweeps", "tracking", "peers"}
+    assert set(PROJECT["optional-dependencies"]) == {"dev", "docs", "sweeps", "tracking", "text", "peers"}
 
 
 def test_what_others_are_told_to_install_is_this_project() -> None:

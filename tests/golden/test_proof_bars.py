@@ -66,12 +66,13 @@ def work(data, number: int, steps: int = STEPS) -> LocalWork:
 def judged(behaviour: Behaviour, asked: LocalWork, random: int = 1) -> Verdict:
     audit = ProofOfLearning(delta=DELTA, random=random, keep=False)
     claim = behaviour.train(asked)
+    proof = audit.prove(claim, seed=0, round=asked.round, client=asked.client)  # names the prover's machine
     with threads(2):  # the verifier's machine is another one
         return audit.examine(
             Submission(
                 round=asked.round,
                 client=asked.client,
-                proof=audit.prove(claim, seed=0, round=asked.round, client=asked.client),
+                proof=proof,
                 model=asked.model,
                 sent=asked.sent,
                 received=claim.update,

@@ -269,7 +269,7 @@ def test_conjugate_gradients_solve() -> None:
     [
         ({"restarts": 0}, r"attack\.restarts"),
         ({"candidates": 1.5}, r"attack\.candidates"),
-        ({"parametrisation": "fourier"}, "pixels or span"),
+        ({"parametrisation": "fourier"}, "pixels, span, rows"),
         ({"seconds": 0}, r"attack\.seconds"),
     ],
 )

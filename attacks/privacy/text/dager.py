@@ -95,8 +95,7 @@ def tokens_of(task: Task) -> Tokens:
     """Return what a task's texts are, or refuse a task without any."""
     if not isinstance(task.inputs, Tokens):
         raise FedsimError(
-            "this attack recovers tokens, and the data has none. "
-            "Remedy: data=shakespeare_small or text_lines."
+            "expected texts of tokens, got data that has none. Remedy: data=shakespeare_small or text_lines."
         )
     return task.inputs
 
