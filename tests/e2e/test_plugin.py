@@ -7,6 +7,7 @@ import sys
 from importlib.metadata import distributions
 from pathlib import Path
 
+import forked
 import pytest
 from small_settings import SMALL
 
@@ -52,26 +53,27 @@ def test_its_own_tests_pass_where_it_is_installed(installed: Path) -> None:
 
 
 @pytest.mark.slow
-def test_its_parts_are_built_by_module_and_class(installed: Path) -> None:
-    said = python(
-        installed,
-        "-c",
+def test_its_parts_are_built_by_module_and_class(installed: Path, monkeypatch) -> None:
+    (installed.parent / "built.py").write_text(
         "import fedsim\n"
         "attack = fedsim.attack('fedsim_example.weighted_mean.WeightedMean', units=3)\n"
         "defense = fedsim.defense('fedsim_example.signs.Signs')\n"
-        "print(attack.units, defense.bits)",
+        "print(attack.units, defense.bits)"
     )
-    assert said.split() == ["3", "1.0"]
+    monkeypatch.syspath_prepend(installed)
+    assert forked.script("built.py", cwd=installed.parent).stdout.split() == ["3", "1.0"]
 
 
 @pytest.mark.slow
-def test_its_yamls_join_fedsims_own(installed: Path) -> None:
-    assert "weighted_mean" in python(installed, "-m", "fedsim", "list", "attack")
+def test_its_yamls_join_fedsims_own(installed: Path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(installed)
+    assert "weighted_mean" in forked.fedsim("list", "attack", cwd=installed.parent).stdout
     chosen = (
         "attack=weighted_mean",
         "defense=[signs]",
         "metric=[psnr,brightness]",
         "defense.signs.scaled=false",
     )
-    python(installed, "-m", "fedsim", *chosen, *SMALL[:-2], "hydra.run.dir=run")
+    done = forked.fedsim(*chosen, *SMALL[:-2], "hydra.run.dir=run", cwd=installed.parent)
+    assert done.returncode == 0, done.stderr
     assert "brightness" in (installed.parent / "run" / "summary.json").read_text()

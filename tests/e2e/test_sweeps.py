@@ -16,22 +16,29 @@ def sweep(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "elsewhere", ["jobs=2", pytest.param("hydra/launcher=submitit_local", marks=pytest.mark.slow)]
-)
-def test_runs_elsewhere_end_in_one_report_and_failed_ones_in_the_exit_status(
-    tmp_path: Path, elsewhere: str
-) -> None:
-    pytest.importorskip("submitit")
-    folder = tmp_path / "sweep"
-    mixed = sweep(folder, elsewhere, "attack=ilrg,rgap", "federation.labels=natural,one_per_class")
-    assert mixed.returncode == 1
-    assert mixed.stdout.splitlines()[-1] == str(folder), mixed.stderr
-    table = (folder / "sweep.csv").read_text()
+def test_runs_of_two_processes_end_in_one_report_and_failed_ones_in_the_exit_status(tmp_path: Path) -> None:
+    table = mixed(tmp_path / "sweep", "jobs=2", "attack=ilrg,rgap", "federation.labels=natural,one_per_class")
     assert table.count(",complete") == 1
     assert "gave up: " in table  # a result, as in a comparison
     assert "batch of one" in table
     assert table.count("failed: round 1: none of 4 clients") == 2
+
+
+@pytest.mark.slow
+def test_jobs_of_a_cluster_end_in_one_report_and_failed_ones_in_the_exit_status(tmp_path: Path) -> None:
+    pytest.importorskip("submitit")
+    cluster = "hydra/launcher=submitit_local"
+    table = mixed(tmp_path / "sweep", cluster, "attack=ilrg", "federation.labels=natural,one_per_class")
+    assert table.count(",complete") == 1
+    assert table.count("failed: round 1: none of 4 clients") == 1
+
+
+def mixed(folder: Path, *arguments: str) -> str:
+    """Play runs of which some fail; return their table."""
+    done = sweep(folder, *arguments)
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == str(folder), done.stderr
+    return (folder / "sweep.csv").read_text()
 
 
 @pytest.mark.slow
