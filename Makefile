@@ -30,7 +30,7 @@ test: $(VENV)/.dev  ## run the tests of every capability (about six minutes on t
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow"
 
 test-slow: $(VENV)/.dev  ## run the others: Ray and deployment in full, signals, sweeps elsewhere, long searches
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m slow
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m slow
 
 test-all: test test-slow  ## run all tests
 

@@ -95,6 +95,14 @@ def test_commands_of_the_tutorial_and_of_the_how_tos_run(page: Path, tmp_path: P
         done = forked.script("in_process.py", cwd=folder)
         assert done.returncode == 0, done.stderr
     elif page.stem == "own-data":
+        lines = [f"the {n} ships of king {n * n} sail at dawn" for n in range(60)]
+        (tmp_path / "mine.txt").write_text("\n".join(lines))
+        names = [f"score_{place}" for place in range(2, 14)]
+        rows = [",".join(str(n**place % 101) for place in range(2, 14)) for n in range(60)]
+        table = [
+            f"{row},{'red' if n % 3 else 'blue'},{'yes' if n % 2 else 'no'}" for n, row in enumerate(rows)
+        ]
+        (tmp_path / "mine.csv").write_text("\n".join([",".join([*names, "colour", "bought"]), *table]))
         (tmp_path / "arrays.py").write_text(python_blocks(page)[0])
         assert forked.script("arrays.py", cwd=folder).returncode == 0
     play(page, folder)
