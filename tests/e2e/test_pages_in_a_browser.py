@@ -46,7 +46,7 @@ def make_all(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("width", "dark"), [(PHONE, True), (DESK, False)])  # a width is no matter of colours
+@pytest.mark.parametrize(("width", "dark"), [(PHONE, False), (PHONE, True), (DESK, False), (DESK, True)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_page_fits_and_can_be_read(
     made_once: Callable[..., Path], kind: str, width: int, dark: bool
