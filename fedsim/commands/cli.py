@@ -15,6 +15,7 @@ from fedsim.core.errors import FedsimError, in_words, printable, suggestion
 COMMANDS = {  # in the order of --help; each is a file of this folder
     "run": "play a federation, attack it, score the attack, write a report",
     "compare": "play every attack against every defense",
+    "leaks": "what a deployment leaks, and which defense is worth its price",
     "replay": "attack an earlier run's observations again",
     "resume": "go on with a run that was interrupted",
     "check": "run experiments, and compare their figures with what is expected",

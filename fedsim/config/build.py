@@ -64,6 +64,7 @@ def _experiment(config: DictConfig) -> Experiment:
             defenses=defenses,  # to describe the run; clients build their own
             audit=_audit(config, rules, defenses),
             malicious=_malicious_clients(config, rules)[0],
+            added_defenses=config.get("added_defenses", 0),
             knows_defense=config.threat.knows_defense,
             device=str(config.device),
             threads=config.threads,

@@ -116,6 +116,12 @@ def fitting(experiment: Experiment) -> Experiment:
             "client: cheats do not let defenses into their local steps. Remedy: defenses on what leaves the "
             "client (clip, noise, sparsify, ...), or client=[]."
         )
+    for defense in defenses[len(defenses) - experiment.added_defenses :]:
+        if _acts_on_steps(defense) or defense.sums_replies or type(defense).on_reply is Defense.on_reply:
+            raise FedsimError(
+                f"defense: {type(defense).__name__} does not act on single replies: a recording cannot show "
+                "what it would do. Remedy: clip, noise, sparsify or quantize; or a run of its own."
+            )
     if not any(defense.sums_replies for defense in defenses):
         return experiment
     if len(rules.participants(experiment.seed, 1)) < 2:

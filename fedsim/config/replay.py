@@ -23,11 +23,22 @@ from fedsim.config.plugins import USER_MODEL
 from fedsim.core.errors import FedsimError
 from fedsim.core.settings import listed, number, one_of, whole
 
-OWN = ("attack", "metric", "threat", "tracking", "name", "device", "threads", "attackers", "hydra.run.dir")
+OWN = (
+    "attack",
+    "metric",
+    "threat",
+    "defense",
+    "tracking",
+    "name",
+    "device",
+    "threads",
+    "attackers",
+    "hydra.run.dir",
+)
 KEPT = ("metric", "device", "threads", "attackers", "threat")  # as played, unless named
 PLAYED = ("data", "model", "federation", "engine", "defense", "client", "audit", "seed")  # as played
 CHOSEN = ("data", "model", "federation", "engine", "audit")
-PARTS = ("attack.", "metric.", "threat.", "tracking.")
+PARTS = ("attack.", "metric.", "threat.", "defense.", "tracking.")
 TASK, DISCLOSED = (
     ("input_shape", "num_classes", "mean", "std"),
     ("learning_rate", "local_steps", "num_examples"),
@@ -62,11 +73,13 @@ def compose_replay(config_text: str, overrides: Sequence[str]) -> Composed:
         if same_attack:  # the run's own settings, but for the keys that are named
             _apply(own, played)
             found.attack, found.choices.attack = played.attack, played.choices.attack
+        added = OmegaConf.to_container(found.defense)
         for setting in PLAYED:
             if setting in played:  # an older run may not know it
                 found[setting] = played[setting]
         for setting in CHOSEN:
             found.choices[setting] = played.choices.get(setting, "none")
+        _add_defenses(found, added)
     config = plain(found)
     note_asked(config, overrides)
     return Composed(
@@ -76,6 +89,14 @@ def compose_replay(config_text: str, overrides: Sequence[str]) -> Composed:
         sweep_folder=Path(found.hydra.sweep.dir),
         swept={},
     )
+
+
+def _add_defenses(config: DictConfig, added: Any) -> None:
+    """Let more defenses act on recorded replies, behind those that were in force."""
+    if twice := sorted(added.keys() & (config.defense or {}).keys()):
+        raise FedsimError(f"defense: {twice[0]} was in force already. Remedy: another, or a run of its own.")
+    if added:
+        config.defense, config.added_defenses = {**(config.defense or {}), **added}, len(added)
 
 
 def _short(name: object) -> str:
@@ -130,6 +151,8 @@ def compose_tapped(config_text: str, overrides: Sequence[str], *, clients: int, 
     config.model = {"_target_": USER_MODEL, "import_path": path, "checkpoint": None} | _under("model", given)
     config.federation.update({"clients": clients, "rounds": rounds, "local_steps": 1, "disclose": []})
     config.choices.update({"data": "tapped", "model": path})
+    if config.defense:
+        config.added_defenses = len(config.defense)
     note_asked(config, overrides)
     config.wiretap = noted | {"disclosed": _checked_disclosed(_under("disclosed", given))}
     return replace(found, config=config)

@@ -17,6 +17,7 @@ from fedsim.core import progress
 from fedsim.core.errors import FedsimError, in_words
 from fedsim.core.interfaces import Defense
 from fedsim.core.prior import Prior
+from fedsim.core.randomness import generator
 from fedsim.core.types import ALL, Fault, Interrupted, KnownDefense, Observation, Reconstruction, Score, Truth
 from fedsim.flower.attack_one import Refusal, attack_one
 from fedsim.lab.record import GaveUp
@@ -120,7 +121,7 @@ def _outcome(
     experiment: "Experiment", model: nn.Module, source: RunFolder, target: RunFolder, round: int, client: int
 ) -> Outcome:
     try:
-        seen = source.observation(round, client)
+        seen = as_defended(source.observation(round, client), experiment)
         if experiment.knows_defense:
             seen = as_known(seen, experiment.defenses)
         observation = fitted(experiment.model, seen)  # the evaluator needs a foreign model's buffers, too
@@ -143,6 +144,19 @@ def _outcome(
     if kept is None:
         target.keep_guess(round, client, found)
     return Outcome(rows=_scores(experiment, source, target, observation, found) + size)
+
+
+def as_defended(observation: Observation, experiment: "Experiment") -> Observation:
+    """Return what a recorded reply would have been, had the defenses that a replay adds acted on it."""
+    number, received = experiment.added_defenses, observation.received
+    reply = {name: entry for name, entry in received.items() if entry.is_floating_point()}  # no counters
+    for position, defense in enumerate(experiment.defenses[len(experiment.defenses) - number :]):
+        place = position, observation.round, observation.client
+        random = generator(experiment.seed, "added defense", *place)
+        reply = defense.on_reply(reply, observation.kind, random)
+    if not number:
+        return observation
+    return dataclasses.replace(observation, received={**received, **reply}, bytes=None)
 
 
 def as_known(observation: Observation, defenses: Sequence[Defense]) -> Observation:

@@ -63,8 +63,8 @@ def comparison_of(overrides: Sequence[str]) -> Comparison:
     first = whole("compare: seed", base.config.seed, least=None)
     seeds = range(first, first + whole("compare: seeds", found["seeds"]))
     made = Comparison(
-        attacks=tuple(_attack(entry) for entry in found["attack"]),
-        defenses=tuple(_defense(entry) for entry in found["defense"]),
+        attacks=tuple(attack_choice(entry) for entry in found["attack"]),
+        defenses=tuple(defense_choice(entry) for entry in found["defense"]),
         seeds=tuple(seeds),
         common=tuple(common),
         folder=(Path(str(found["into"])) if found.get("into") is not None else base.folder).resolve(),
@@ -112,8 +112,8 @@ def compare(comparison: Comparison) -> RunFolder:
     with recorded(folder, folder.path.name, lambda: {"metrics": {}, "asked": list(comparison.asked)}):
         write_cells(folder.storage, cells)
         with pool_of(comparison.jobs) as pool:
-            problems = run_missing(_trainings(comparison), "trainings", pool)
-            problems += run_missing(_attacks(comparison, crafting), "attacks", pool)
+            problems = run_missing(training_jobs(comparison), "trainings", pool)
+            problems += run_missing(attack_jobs(comparison, crafting), "attacks", pool)
         if problems:
             raise RunsFailed(problems)
     return folder
@@ -123,7 +123,7 @@ def _experiment(comparison: Comparison, *overrides: str) -> Any:
     return build.experiment(composed([*comparison.common, *overrides, "name=check"]).config)
 
 
-def _trainings(comparison: Comparison) -> list[Job]:
+def training_jobs(comparison: Comparison) -> list[Job]:
     """Return the federations: one for each defense and seed, whatever attacks it."""
     jobs = list[Job]()
     for defense in comparison.defenses:
@@ -140,10 +140,10 @@ def _trainings(comparison: Comparison) -> list[Job]:
     return jobs
 
 
-def _attacks(comparison: Comparison, crafting: Mapping[str, bool]) -> list[Job]:
+def attack_jobs(comparison: Comparison, crafting: Mapping[str, bool]) -> list[RunJob]:
     """Return the attacks on finished trainings, and those that send weights of their own."""
-    jobs = list[Job]()
-    done = {job.path for job in _trainings(comparison) if job.is_done}
+    jobs = list[RunJob]()
+    done = {job.path for job in training_jobs(comparison) if job.is_done}
     for defense in comparison.defenses:
         for seed in comparison.seeds:
             for attack in comparison.attacks:
@@ -164,7 +164,7 @@ def _told(common: Sequence[str]) -> list[str]:
     return [text for text in common if text.startswith(("tracking=", "tracking."))]
 
 
-def _attack(entry: object) -> Choice:
+def attack_choice(entry: object) -> Choice:
     """Read an attack; `knows_defense` among its settings is the threat model's."""
     name, settings = _named(entry, "attack")
     threat = {"knows_defense": "threat.knows_defense"}
@@ -175,7 +175,8 @@ def _attack(entry: object) -> Choice:
     )
 
 
-def _defense(entry: object) -> Choice:
+def defense_choice(entry: object) -> Choice:
+    """Read a defense, or a list of several that act one after another."""
     parts = [_named(part, "defense") for part in (entry if isinstance(entry, list) else [entry])]
     parts = [part for part in parts if part[0] != "none"]
     if not parts:

@@ -58,6 +58,7 @@ class Experiment:
     defenses: tuple[Defense, ...]
     audit: Audit | None
     malicious: tuple[str, ...]  # how each client cheats; empty: it does not
+    added_defenses: int  # of a replay: so many of the last defenses act on what was recorded
     knows_defense: bool  # the threat model: the attacker is told the defenses' settings
     device: str
     threads: int

@@ -12,7 +12,6 @@ from omegaconf import DictConfig
 
 from fedsim.config import build
 from fedsim.config.compose import as_text, compose
-from fedsim.config.replay import compose_replay
 from fedsim.core import progress
 from fedsim.core.errors import FedsimError, in_words
 from fedsim.core.settings import whole
@@ -20,6 +19,7 @@ from fedsim.flower.engines.engine import end_children
 from fedsim.flower.engines.processes import end_with
 from fedsim.lab.experiment import replay, run
 from fedsim.lab.record import GaveUp, record_failure
+from fedsim.lab.replay import replay_settings, replayed
 from fedsim.storage.folder import Storage
 from fedsim.storage.runfolder import RunFolder
 
@@ -55,12 +55,12 @@ class RunJob(Job):
         if self.source is None:
             return attempt(self.path, "run", lambda: compose(self.overrides), self._run)
         played = RunFolder(self.source)
-        return attempt(
-            self.path,
-            "replay",
-            lambda: compose_replay(played.config_text(), self.overrides).config,
-            lambda config: replay(build.experiment(config), played, self.path),
-        )
+
+        def attack(config: DictConfig) -> None:
+            experiment = build.experiment(config)
+            replay(experiment, replayed(played, experiment, config), self.path)
+
+        return attempt(self.path, "replay", lambda: replay_settings(played, self.overrides).config, attack)
 
     def _run(self, config: DictConfig) -> None:
         run(build.experiment(config), self.path)

@@ -12,6 +12,7 @@ from fedsim.report.answers import Answer, Figure, leading
 from fedsim.report.answers_comparison import Defended, comparison_answer
 from fedsim.report.comparison_figures import comparison_figures
 from fedsim.report.comparison_grid import Grid, grid_of, write_csv
+from fedsim.report.leaks import Tried, leaks_answer, strongest, tried_of
 from fedsim.report.origin import origin_of, setting_of
 from fedsim.report.page import write_page
 from fedsim.storage.comparison import read_cells
@@ -24,11 +25,25 @@ AUDITED = ("detection", "false_rejects", "recomputed", "audit_bytes")
 
 def answer_of(folder: RunFolder, summary: Mapping[str, Any]) -> Answer:
     """Say of every defense what it stops and what it costs."""
-    return _answer(grid_of(folder, read_cells(folder.storage)))
+    return _answer(grid_of(folder, read_cells(folder.storage)), summary)
 
 
-def _answer(grid: Grid) -> Answer:
-    return comparison_answer([_defended(grid, defense) for defense in grid.defenses])
+def _answer(grid: Grid, summary: Mapping[str, Any]) -> Answer:
+    defended = [_defended(grid, defense) for defense in grid.defenses]
+    if defended and "chosen" in summary:  # `fedsim leaks` chose the attacks, and says so
+        return leaks_answer(defended, _tried(grid, summary), summary["skipped"])
+    return comparison_answer(defended)
+
+
+def _tried(grid: Grid, summary: Mapping[str, Any]) -> list[Tried]:
+    problems = grid.problems | grid.gave_up
+    return tried_of(summary["chosen"], _defended(grid, grid.defenses[0]), problems)
+
+
+def strongest_attacks(folder: RunFolder, kinds: Mapping[str, str]) -> set[str]:
+    """Return of every kind of attack those that got most behind any defense."""
+    grid = grid_of(folder, read_cells(folder.storage))
+    return strongest([_defended(grid, defense) for defense in grid.defenses], kinds)
 
 
 def _defended(grid: Grid, defense: str) -> Defended:
@@ -65,12 +80,16 @@ def write_page_of(folder: RunFolder, summary: Mapping[str, Any]) -> Path:
     write_csv(folder.storage, grid)
     seeds, config = len({cell.seed for cell in listed}), yaml.safe_load(folder.config_text())
     shown = [name for name in (*COSTS, *AUDITED) if any(name in found for found in grid.costs.values())]
+    chosen = bool(grid.defenses) and "chosen" in summary
     return write_page(
         folder.path / "report.html",
-        "comparison.html",
+        "leaks.html" if chosen else "comparison.html",
         comparison_figures(grid),
-        title=_title(grid),
-        answer=_answer(grid),
+        title=_title(grid, "What leaks" if chosen else "Which defense stops which attack"),
+        answer=_answer(grid, summary),
+        tried=_tried(grid, summary) if chosen else [],
+        skipped=summary.get("skipped", []),
+        minutes=summary.get("minutes"),
         runs=seeds,
         common=" ".join(config["common"]) or "the default federation",
         grid=grid,
@@ -84,7 +103,7 @@ def write_page_of(folder: RunFolder, summary: Mapping[str, Any]) -> Path:
     )
 
 
-def _title(grid: Grid) -> str:
+def _title(grid: Grid, question: str) -> str:
     """Name a comparison by its model, data and defenses."""
     trained = [own.path / CONFIG_FILE for found in grid.trainings.values() for own in found]
     setting = setting_of(
@@ -92,4 +111,4 @@ def _title(grid: Grid) -> str:
     )
     few = len(grid.defenses) <= 4 and len("".join(grid.defenses)) < 80
     defenses = ", ".join(grid.defenses) if few else f"{len(grid.defenses)} defenses"
-    return f"Which defense stops which attack: {' · '.join(filter(None, (setting, defenses)))}"
+    return f"{question}: {' · '.join(filter(None, (setting, defenses)))}"

@@ -105,8 +105,8 @@ def _pictures(
         return None
     truth, rows, captions = None, dict[str, list[Tensor]](), dict[str, list[str]]()
     for defense in defenses:
-        run = runs[best, defense][0]
-        if not run.path.exists() or not (guessed := run.guessed()):
+        run = runs[best, defense][0] if (best, defense) in runs else None
+        if run is None or not run.path.exists() or not (guessed := run.guessed()):
             continue
         guess, true = run.guess(*guessed[0]), run.truth(*guessed[0])
         if guess is None or guess.images is None or true is None:

@@ -94,7 +94,13 @@ class Grid:
 def grid_of(folder: RunFolder, listed: Sequence[Cell]) -> Grid:
     """Read the cells of a comparison."""
     runs, trainings = _runs(folder, listed), _trainings(folder, listed)
-    cells = {key: _entries(own) for key, own in runs.items()}
+    attacks = list(dict.fromkeys(cell.attack for cell in listed))
+    defenses = list(dict.fromkeys(cell.defense for cell in listed))
+    cells = {
+        (attack, defense): _entries(runs.get((attack, defense), []))
+        for attack in attacks
+        for defense in defenses
+    }
     costs = {defense: _entries(own) for defense, own in trainings.items()}
     problems, gave_up = dict[tuple[str, str], str](), dict[tuple[str, str], str]()
     for key, own in runs.items():
@@ -109,8 +115,8 @@ def grid_of(folder: RunFolder, listed: Sequence[Cell]) -> Grid:
     }
     names = dict.fromkeys(name for found in (*cells.values(), *costs.values()) for name in found)
     return Grid(
-        attacks=list(dict.fromkeys(cell.attack for cell in listed)),
-        defenses=list(dict.fromkeys(cell.defense for cell in listed)),
+        attacks=attacks,
+        defenses=defenses,
         runs=runs,
         trainings=trainings,
         cells=cells,

@@ -73,7 +73,7 @@ def command_of(folder: RunFolder, summary: Mapping[str, Any], config: Mapping[st
     }.get(kind) or choices.get("asked")
     if not isinstance(asked, list):
         return ""
-    start = COMMANDS.get(kind, "")
+    start = "fedsim leaks" if "chosen" in summary else COMMANDS.get(kind, "")
     if kind == "replay" and (source := folder.source()) is not None:
         start = f"fedsim replay {shlex.quote(str(source))}"
     if kind == "game" and "games" in config:
