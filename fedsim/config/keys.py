@@ -77,7 +77,7 @@ def _keys(node: Any, place: _Place, comments: Mapping[str, str]) -> Iterator[Key
             continue
         path, below = (f"{start}.{name}".removeprefix(".") for start in (place.path, place.below))
         inside = replace(place, path=path, below=below)
-        parts = isinstance(value, list) and any(isinstance(item, dict) for item in value)
+        parts = _has_parts(value)
         if not (isinstance(value, dict) and value) or "_target_" in value:
             yield _key(value, inside, comments)
         if parts or (isinstance(value, dict) and value):
@@ -126,11 +126,16 @@ def _in_words(annotation: str) -> str:
     return re.sub(r"\w+", lambda word: WORDS.get(word[0], word[0]), annotation).replace(" | ", " or ")
 
 
+def _has_parts(value: Any) -> bool:
+    """Say whether a list is one of objects to be made, such as priors, rather than of names with settings."""
+    return isinstance(value, list) and any(isinstance(item, dict) and "_target_" in item for item in value)
+
+
 def _type_of(value: Any) -> str:
     return TYPES[type(value).__name__]
 
 
 def _as_yaml(value: Any) -> str:
-    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+    if _has_parts(value):
         return "[" + ", ".join(str(item.get("_target_", item)).rpartition(".")[2] for item in value) + "]"
     return yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("\n...\n").strip()
