@@ -18,7 +18,17 @@ from fedsim.core.errors import FedsimError, in_words
 from fedsim.core.interfaces import Defense
 from fedsim.core.prior import Prior
 from fedsim.core.randomness import generator
-from fedsim.core.types import ALL, Fault, Interrupted, KnownDefense, Observation, Reconstruction, Score, Truth
+from fedsim.core.types import (
+    ALL,
+    Fault,
+    Interrupted,
+    KnownDefense,
+    Observation,
+    Reconstruction,
+    Score,
+    Truth,
+    Weights,
+)
 from fedsim.flower.attack_one import Refusal, attack_one
 from fedsim.lab.record import GaveUp
 from fedsim.lab.scoring import prior_of, with_features, with_public_features
@@ -149,7 +159,7 @@ def _outcome(
 def as_defended(observation: Observation, experiment: "Experiment") -> Observation:
     """Return what a recorded reply would have been, had the defenses that a replay adds acted on it."""
     number, received = experiment.added_defenses, observation.received
-    reply = {name: entry for name, entry in received.items() if entry.is_floating_point()}  # no counters
+    reply: Weights = {name: e for name, e in received.items() if e.is_floating_point()}  # no counters
     for position, defense in enumerate(experiment.defenses[len(experiment.defenses) - number :]):
         place = position, observation.round, observation.client
         random = generator(experiment.seed, "added defense", *place)

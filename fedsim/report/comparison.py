@@ -12,7 +12,7 @@ from fedsim.report.answers import Answer, Figure, leading
 from fedsim.report.answers_comparison import Defended, comparison_answer
 from fedsim.report.comparison_figures import comparison_figures
 from fedsim.report.comparison_grid import Grid, grid_of, write_csv
-from fedsim.report.leaks import Tried, leaks_answer, strongest, tried_of
+from fedsim.report.leaks import RECORDED, Tried, leaks_answer, strongest, tried_of
 from fedsim.report.origin import origin_of, setting_of
 from fedsim.report.page import write_page
 from fedsim.storage.comparison import read_cells
@@ -91,7 +91,8 @@ def write_page_of(folder: RunFolder, summary: Mapping[str, Any]) -> Path:
         skipped=summary.get("skipped", []),
         minutes=summary.get("minutes"),
         runs=seeds,
-        common=" ".join(config["common"]) or "the default federation",
+        common=" ".join(config["common"])
+        or ("what was recorded" if RECORDED in grid.defenses else "the default federation"),
         grid=grid,
         knowing=list(dict.fromkeys(cell.attack for cell in listed if cell.knows)),
         summing=[defense for defense in grid.defenses if "secure_aggregation" in defense],

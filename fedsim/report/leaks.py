@@ -9,6 +9,7 @@ from fedsim.report.answers_comparison import Defended, costs_in_words
 
 UNFIT = "does not fit"
 RECORDED = "as recorded"  # the row of what was in force when a recording was made
+INNER = ("embedding", "probability")  # figures of what a network computes, beside those of its data
 SERVERS = {
     False: "A server that only looks at what it receives",
     True: "A server that sends weights of its own",
@@ -86,7 +87,9 @@ def strongest(defended: Iterable[Defended], kinds: Mapping[str, str]) -> set[str
 
 
 def _in_words(best: Mapping[str, tuple[str, Figure]]) -> str:
-    return "; ".join(f"{figure.aside} ({attack})" for attack, figure in best.values())
+    """Say who got what; inner figures, such as likeness of embeddings, only where there is nothing else."""
+    telling = {name: own for name, own in best.items() if not name.startswith(INNER)} or best
+    return "; ".join(f"{figure} by {attack}" for attack, figure in telling.values())
 
 
 def _recovered(server: str, tried: Sequence[Tried], behind: str) -> str:
