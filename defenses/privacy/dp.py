@@ -34,10 +34,10 @@ class DP(Defense):
     def on_gradient(self, gradient: Weights, step: LocalStep, generator: Generator) -> Weights:
         """Return the noisy mean of clipped per-example gradients in place of the batch-mean gradient."""
         total = clipped_sum(step.model, step.images, step.labels, self.max_norm)
-        noisy = dict[str, Tensor]()
+        noisy, size = dict[str, Tensor](), step.expected or len(step.images)
         for name, tensor in total.items():
             drawn = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
-            noisy[name] = (tensor + self.sigma * self.max_norm * drawn.to(tensor.device)) / len(step.images)
+            noisy[name] = (tensor + self.sigma * self.max_norm * drawn.to(tensor.device)) / size
         return noisy
 
     def known(self, observation: Observation) -> KnownDefense:
@@ -50,14 +50,17 @@ class DP(Defense):
             return KnownDefense(noise=noise)
         return KnownDefense(noise=noise * rate * math.sqrt(steps) if rate else 0.0)
 
-    def epsilon(self, *, sample_rate: float, steps: int) -> float | None:
-        """Return epsilon after so many local steps of batches that hold this share of a client's images."""
+    def epsilon(self, *, sample_rate: float, steps: int, replaced: bool = False) -> float | None:
+        """Return epsilon after so many local steps of batches that hold this share of a client's images.
+
+        Another example in place of one moves the sum by twice the bound, which is as half the noise.
+        """
         if self.sigma == 0:
             return None
         from opacus.accountants import create_accountant  # seconds to import
 
         accountant = create_accountant(self.accountant)
-        accountant.history = [(self.sigma, sample_rate, steps)]
+        accountant.history = [(self.sigma / 2 if replaced else self.sigma, sample_rate, steps)]
         return float(accountant.get_epsilon(delta=self.delta))
 
 

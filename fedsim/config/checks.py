@@ -116,6 +116,11 @@ def fitting(experiment: Experiment) -> Experiment:
             "client: cheats do not let defenses into their local steps. Remedy: defenses on what leaves the "
             "client (clip, noise, sparsify, ...), or client=[]."
         )
+    if experiment.audit and rules.sampling == "poisson":
+        raise FedsimError(
+            "audit: proofs are of batches of one size, and federation.sampling=poisson draws others. "
+            "Remedy: federation.sampling=without_replacement."
+        )
     for defense in defenses[len(defenses) - experiment.added_defenses :]:
         if _acts_on_steps(defense) or defense.sums_replies or type(defense).on_reply is Defense.on_reply:
             raise FedsimError(

@@ -14,6 +14,7 @@ from fedsim.core.types import BatchNormMode, Kind
 
 PARTITIONS = ("iid", "dirichlet", "pathological")  # of the images over clients: data/partition.py
 LAYOUTS = ("natural", "uniform", "one_per_class", "repeated", "extreme")  # of labels: data/batches.py
+SAMPLINGS = ("without_replacement", "with_replacement", "poisson")  # of a batch: data/batches.py
 DISCLOSABLE = ("num_examples", "learning_rate", "local_steps", "loss", "class_counts")
 
 
@@ -32,7 +33,7 @@ class Federation:
     partition: str = "iid"
     alpha: float = 0.5  # dirichlet
     classes_per_client: int = 2  # pathological
-    sampling: Literal["without_replacement", "with_replacement"] = "without_replacement"
+    sampling: Literal["without_replacement", "with_replacement", "poisson"] = "without_replacement"
     labels: str = "natural"  # layout of a batch's labels
     batch_norm: BatchNormMode = "eval"  # statistics: running ones, or of the private batch (train)
     disclose: Sequence[str] = ("num_examples", "learning_rate", "local_steps")
@@ -54,7 +55,12 @@ class Federation:
         optional(number, "federation.server_lr", self.server_lr, above=0)
         one_of("federation.mode", self.mode, ("fedsgd", "fedavg"))
         one_of("federation.partition", self.partition, PARTITIONS)
-        one_of("federation.sampling", self.sampling, ("without_replacement", "with_replacement"))
+        one_of("federation.sampling", self.sampling, SAMPLINGS)
+        if self.sampling == "poisson" and self.labels != "natural":
+            raise FedsimError(
+                f"federation.sampling=poisson draws whatever labels there are, got labels={self.labels}. "
+                "Remedy: federation.labels=natural."
+            )
         one_of("federation.batch_norm", self.batch_norm, ("eval", "train"))
         one_of("federation.labels", self.labels, LAYOUTS)
         disclosable = partial(one_of, allowed=DISCLOSABLE)

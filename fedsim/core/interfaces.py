@@ -83,6 +83,7 @@ class LocalStep:
     model: nn.Module  # with the weights of this step
     images: Tensor
     labels: Tensor  # (N,) classes, or (N, C) shares of classes
+    expected: int | None = None  # examples that such a batch has on average; None: as many as this one
 
 
 class Defense:
@@ -107,8 +108,12 @@ class Defense:
         """Return the gradient to use in place of a local step's batch-mean gradient."""
         return gradient
 
-    def epsilon(self, *, sample_rate: float, steps: int) -> float | None:
-        """Return the differential privacy of so many local steps, or None where none is promised."""
+    def epsilon(self, *, sample_rate: float, steps: int, replaced: bool = False) -> float | None:
+        """Return the differential privacy of so many local steps, or None where none is promised.
+
+        sample_rate: the chance of an example to be in a step's batch; replaced: data sets are neighbours when
+        one example is another, not when one is missing.
+        """
         return None
 
     def on_reply(self, reply: Weights, kind: Kind, generator: Generator) -> Weights:

@@ -17,13 +17,16 @@ def batch_indices(
     seed: int,
     client: int,
     step: int,
+    poisson: bool = False,
 ) -> Tensor:
     """Choose the batch of a client's `step`-th local step (counted over all rounds, from 0).
 
     natural draws from what the client owns, in epochs when without replacement; the other layouts
     first fix how many images of each class there are. A client that owns fewer images than
-    batch_size trains on all of them.
+    batch_size trains on all of them. poisson: each image by itself, as accountants of privacy assume.
     """
+    if poisson:
+        return owned[poisson_places(len(owned), batch_size, seed, client, step)]
     if layout != "natural":
         _need(labels.ndim == 1, layout, "one label an example", batch_size)
         random = generator(seed, "batch", client, step)
@@ -42,6 +45,18 @@ def natural_places(
     epoch, place = divmod(step, number // size)
     order = torch.randperm(number, generator=generator(seed, "epoch", client, epoch))
     return order[place * size : (place + 1) * size]
+
+
+def poisson_places(number: int, batch_size: int, seed: int, client: int, step: int) -> Tensor:
+    """Return where in its data a client finds a batch that each example joins by chance alone."""
+    drawn = torch.rand(number, generator=generator(seed, "poisson", client, step))
+    places = (drawn < batch_size / number).nonzero()[:, 0]
+    if not len(places):
+        raise FedsimError(
+            f"federation.sampling=poisson: client {client} drew no example in step {step}. "
+            "Remedy: a larger federation.batch_size (from 16 on that does not happen)."
+        )
+    return places
 
 
 def layout_counts(labels: Tensor, batch_size: int, layout: str, random: Generator) -> dict[int, int]:

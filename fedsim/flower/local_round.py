@@ -62,7 +62,8 @@ def local_work(setup: ClientSetup, sent: Weights, round: int, client: int) -> Lo
         return Batch(images=images.to(setup.device), labels=labels.to(setup.device))
 
     def on_gradient(step: int, gradient: Weights, used: Batch) -> Weights:
-        now = LocalStep(model=setup.model, images=used.images, labels=used.labels)
+        expected = rules.batch_size if rules.sampling == "poisson" else len(used.labels)
+        now = LocalStep(model=setup.model, images=used.images, labels=used.labels, expected=expected)
         for position, defense in enumerate(setup.defenses):
             random = generator(setup.seed, "defense gradient", position, round, client, step)
             gradient = defense.on_gradient(gradient, now, random)
@@ -109,6 +110,7 @@ def _step_indices(setup: ClientSetup, round: int, client: int, step: int) -> Ten
         batch_size=rules.batch_size,
         layout=rules.labels,
         replacement=rules.sampling == "with_replacement",
+        poisson=rules.sampling == "poisson",
         seed=setup.seed,
         client=client,
         step=(round - 1) * rules.local_steps + step,
@@ -119,7 +121,8 @@ def _disclosed(setup: ClientSetup, claim: Claim) -> dict[str, int | float | list
     """Return what the federation has a client tell about the batches that it claims."""
     rules, labels = setup.federation, torch.cat([batch.labels for batch in claim.batches])
     known: dict[str, int | float | list[int]] = {
-        "num_examples": len(labels),
+        # How many were drawn is private, too: a client says what was to be expected.
+        "num_examples": rules.batch_size * rules.local_steps if rules.sampling == "poisson" else len(labels),
         "class_counts": labels[labels >= 0].bincount(minlength=setup.task.num_classes).tolist(),
     }
     if claim.loss is not None:

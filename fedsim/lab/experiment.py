@@ -215,10 +215,19 @@ def verdict_rates(verdicts: Sequence[Verdict], malicious: Mapping[int, str]) -> 
 
 
 def _epsilon(experiment: Experiment, folder: RunFolder) -> float | None:
-    """Return the differential privacy that the run promises the client with the fewest images."""
+    """Return the differential privacy that the run promises the client with the fewest images.
+
+    Poisson batches have the amplification that accountants compute. Those without replacement are disjoint
+    within an epoch, so an example counts once an epoch, unamplified. Of others nothing is promised.
+    """
     rules, sizes = experiment.federation, folder.share_sizes()
-    if not sizes:
+    if not sizes or rules.labels != "natural" or rules.sampling == "with_replacement":
         return None
-    rate, steps = min(1.0, rules.batch_size / min(sizes)), rules.rounds * rules.local_steps
-    promised = [defense.epsilon(sample_rate=rate, steps=steps) for defense in experiment.defenses]
+    fewest, steps, replaced = min(sizes), rules.rounds * rules.local_steps, rules.sampling != "poisson"
+    rate = min(1.0, rules.batch_size / fewest)
+    if replaced:
+        rate, steps = 1.0, math.ceil(steps / (fewest // min(rules.batch_size, fewest)))
+    promised = [
+        defense.epsilon(sample_rate=rate, steps=steps, replaced=replaced) for defense in experiment.defenses
+    ]
     return min((epsilon for epsilon in promised if epsilon is not None), default=None)

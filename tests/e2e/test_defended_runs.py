@@ -5,6 +5,7 @@ import torch
 
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack, Defense
+from fedsim.defenses.privacy.dp import DP
 from fedsim.defenses.privacy.sparsify import sparsify
 from fedsim.storage.runfolder import RunFolder
 
@@ -36,6 +37,22 @@ def test_a_private_run_says_its_epsilon(play_small) -> None:
     weak = play_small("defense=[dp]", "defense.dp.sigma=0.5", folder="weak")
     assert 0 < metrics(strong)["epsilon"] < metrics(weak)["epsilon"]
     assert "epsilon" not in metrics(play_small("defense=[noise]", folder="noise"))
+
+
+@pytest.mark.slow
+def test_epsilon_is_what_the_sampling_allows(play_small) -> None:
+    private = ("defense=[dp]", "defense.dp.sigma=2", "federation.batch_size=16", "federation.rounds=2")
+    found = {
+        how: metrics(play_small(*private, f"federation.sampling={how}", folder=how))
+        for how in ("poisson", "without_replacement", "with_replacement")
+    }
+    epsilon, fewest = DP(sigma=2).epsilon, 160 // 3  # images of a client
+    amplified = epsilon(sample_rate=16 / fewest, steps=2)
+    once_an_epoch = epsilon(sample_rate=1.0, steps=1, replaced=True)  # three batches are one
+    assert found["poisson"]["epsilon"] == pytest.approx(amplified, rel=1e-6)
+    assert found["without_replacement"]["epsilon"] == pytest.approx(once_an_epoch, rel=1e-6)
+    assert once_an_epoch > amplified
+    assert "epsilon" not in found["with_replacement"]
 
 
 @pytest.mark.parametrize("mode", ["fedsgd", pytest.param("fedavg", marks=pytest.mark.slow)])

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from fedsim.core.errors import FedsimError
 from fedsim.core.federation import LAYOUTS
-from fedsim.data.batches import batch_indices
+from fedsim.data.batches import batch_indices, poisson_places
 
 LABELS = torch.arange(200) % 5  # 40 of each class
 OWNED = torch.arange(0, 200, 2)  # 20 of each class
@@ -57,3 +57,15 @@ def test_a_client_with_few_images_uses_them_all() -> None:
 def test_an_impossible_layout_says_what_it_needs(layout: str, size: int) -> None:
     with pytest.raises(FedsimError, match=r"federation\.labels"):
         batch(layout, size)
+
+
+def test_poisson_batches_take_each_example_by_itself() -> None:
+    sizes = [len(poisson_places(200, 40, 5, 0, step)) for step in range(100)]
+    assert len(set(sizes)) > 5
+    assert sum(sizes) / 100 == pytest.approx(40, abs=3)
+    joined = torch.bincount(
+        torch.cat([poisson_places(200, 40, 5, 0, step) for step in range(100)]), minlength=200
+    )
+    assert joined.min() > 5  # of 20 expected: nobody is left out
+    with pytest.raises(FedsimError, match="drew no example"):
+        [poisson_places(1000, 1, 5, 0, step) for step in range(50)]

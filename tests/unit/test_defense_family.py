@@ -1,5 +1,6 @@
 """The defenses against slow truths, outside references, and properties."""
 
+import dataclasses
 import math
 
 import pytest
@@ -59,6 +60,15 @@ def test_private_noise_has_the_deviation_that_the_accountant_counts() -> None:
     assert float(gap.std()) == pytest.approx(3.0 * 0.5 / 5, rel=0.05)
 
 
+def test_private_steps_divide_by_the_expected_size() -> None:
+    now = step(mlp(TASK, width=10), 5)
+    own, expected = (
+        DP(sigma=0.0).on_gradient({}, dataclasses.replace(now, expected=size), generator(1))
+        for size in (None, 10)
+    )
+    assert all(torch.allclose(own[name] / 2, expected[name]) for name in own)
+
+
 @pytest.mark.parametrize("accountant", ["rdp", "prv"])
 def test_epsilon_is_that_of_opacus(accountant: str) -> None:
     from opacus.accountants import create_accountant
@@ -68,6 +78,8 @@ def test_epsilon_is_that_of_opacus(accountant: str) -> None:
         theirs.step(noise_multiplier=1.1, sample_rate=0.02)
     ours = DP(sigma=1.1, delta=1e-5, accountant=accountant).epsilon(sample_rate=0.02, steps=40)
     assert ours == pytest.approx(theirs.get_epsilon(delta=1e-5), rel=1e-6)
+    halved = DP(sigma=2.2, delta=1e-5, accountant=accountant)
+    assert halved.epsilon(sample_rate=0.02, steps=40, replaced=True) == ours
     assert DP(sigma=0.0).epsilon(sample_rate=0.02, steps=40) is None
     assert Noise().epsilon(sample_rate=0.02, steps=40) is None
 
