@@ -202,6 +202,7 @@ class Forgery:
 
     pixels: str = "real"  # or uint8 (multiples of 1/255 in [0, 1]), box (in [0, 1])
     classes: bool = True  # labels are classes
+    tokens: bool = False  # takes texts, too
 
     def compose(self, challenge: Challenge) -> Batch:
         """Return the batch to train on: the one at hand, unless the forgery must plan ahead."""
