@@ -165,6 +165,7 @@ class Challenge:
     owned: Tensor  # indices of other examples at hand, none of them in the batch
     examples: Callable[[Tensor], Batch]  # the examples at indices
     generator: Generator
+    learning_rate: float | None = None  # of the step; None: the gradient is asked for
 
 
 def challenge_on(
@@ -176,6 +177,7 @@ def challenge_on(
     owned: Tensor,
     examples: Callable[[Tensor], Batch],
     chance: Generator,
+    learning_rate: float | None = None,
 ) -> Challenge:
     """Return the challenge of a step on the examples at some indices.
 
@@ -194,6 +196,7 @@ def challenge_on(
         owned=owned[~torch.isin(owned, own)],
         examples=examples,
         generator=chance,
+        learning_rate=learning_rate,
     )
 
 

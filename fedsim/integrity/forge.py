@@ -137,6 +137,7 @@ def _challenge(
         owned=everything,
         examples=examples,
         chance=generator(training.seed, "unwanted", number),
+        learning_rate=training.learning_rate,
     )
     return replace(challenge, generator=generator(training.seed, "forgery", name, step, number))
 

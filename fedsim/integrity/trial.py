@@ -45,6 +45,7 @@ def trial(
         owned=order,
         examples=examples,
         chance=generator(seed, "forgery"),
+        learning_rate=RATE,
     )
 
 

@@ -19,6 +19,7 @@ from fedsim.core.training import Batch
 
 Values = NDArray[np.float64]
 SURE = 1e-4  # of a weight: moves count for a little more than they do, so that rounding wakes nobody
+RANK = 1e-10  # of what a unit sees, squared: less is rounding
 SECONDS = 2.0  # for the program of an image: what it has by then is a solution too
 
 
@@ -183,6 +184,29 @@ def furthest(
     if found.x is not None:
         moves[chosen] = torch.from_numpy(np.round(found.x))
     return moves, found.status == 0
+
+
+def read_units(own: Margins, place: int, pixels: int) -> csr_matrix:
+    """Return what the units of an image that are on and read see of its pixels: a row for each unit."""
+    channels, places = own.unread_rise().held[0][place].nonzero().T
+    columns = own.pixels[places]
+    inside = columns >= 0
+    rows = torch.arange(len(places))[:, None].expand_as(columns)
+    values = own.weights[channels][inside].numpy()
+    return csr_matrix((values, (rows[inside].numpy(), columns[inside].numpy())), shape=(len(places), pixels))
+
+
+def no_direction(own: Margins, place: int, pixels: int) -> bool:
+    """Say whether these units see every direction of an image, so that real pixels could not move either."""
+    seen = read_units(own, place, pixels)
+    if seen.shape[0] < pixels:
+        return False
+    square = (seen.T @ seen).toarray()
+    try:
+        heights = np.diag(np.linalg.cholesky(square))
+    except np.linalg.LinAlgError:
+        return False
+    return bool(heights.min() ** 2 > RANK * np.diag(square).max())
 
 
 def stuck(own: Margins, place: int, image: Tensor) -> bool:
