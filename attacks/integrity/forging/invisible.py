@@ -30,6 +30,7 @@ from fedsim.core.training import Batch
 from fedsim.core.types import Weights
 
 LEVELS = (255, 40, 5, 1)  # by how much pixels may move where only deeper layers could notice
+SECONDS = 0.5  # for the program of an image: what it has by then is a solution too
 TRIED = 8  # pixels of an image that are tried, of those that are noticed least
 CHUNK = 64  # gradients of single images at once
 TOWARDS = ("far", "blank", "other")
@@ -153,7 +154,7 @@ def _asleep(own: Margins, held: Tensor, images: Tensor, goals: Tensor, waiting: 
     for place in waiting.nonzero().flatten().tolist():
         gap = (ends[place] - levels[place]).clamp(-most, most)
         low, high = gap.clamp(max=0), gap.clamp(min=0)
-        moves[place], _ = furthest(own, place, held[place], low, high, torch.sign(gap))
+        moves[place], _ = furthest(own, place, held[place], low, high, torch.sign(gap), SECONDS)
     moved = ((levels + moves).to(images.dtype) / 255).view_as(images)
     return torch.where((moves != 0).view_as(images), moved, images)
 

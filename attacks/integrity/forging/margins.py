@@ -20,7 +20,7 @@ from fedsim.core.training import Batch
 Values = NDArray[np.float64]
 SURE = 1e-4  # of a weight: moves count for a little more than they do, so that rounding wakes nobody
 RANK = 1e-10  # of what a unit sees, squared: less is rounding
-SECONDS = 2.0  # for the program of an image: what it has by then is a solution too
+SECONDS = 2.0  # for a program that is to be a proof
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -144,7 +144,13 @@ def _per_channel(after: Tensor, before: Tensor) -> Tensor:
 
 
 def furthest(
-    own: Margins, place: int, held: Tensor, low: Tensor, high: Tensor, gain: Tensor
+    own: Margins,
+    place: int,
+    held: Tensor,
+    low: Tensor,
+    high: Tensor,
+    gain: Tensor,
+    seconds: float = SECONDS,
 ) -> tuple[Tensor, bool]:
     """Return whole moves of an image's pixels, of the largest total gain, that wake no unit; are they proven?
 
@@ -179,7 +185,7 @@ def furthest(
         integrality=np.ones(len(chosen)),
         bounds=Bounds(low[chosen].numpy(), high[chosen].numpy()),
         constraints=constraints,
-        options={"time_limit": SECONDS, "mip_rel_gap": 0.05},
+        options={"time_limit": seconds, "mip_rel_gap": 0.05},
     )
     if found.x is not None:
         moves[chosen] = torch.from_numpy(np.round(found.x))
