@@ -1,35 +1,38 @@
 """Forgeries: the closed form against the pseudo-inverse, directions, fours, and counted collisions.
 
-python benchmarks/forging.py [closed_form] [directions] [fours] [collisions] [twins]
+python benchmarks/forging.py [closed_form] [directions] [fours] [collisions] [twins] [planning]
 (ten minutes)
 """
 
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from math import comb
 
 import torch
 
 from fedsim.attacks.integrity.forging.box import Box
-from fedsim.attacks.integrity.forging.brute_force import colliding, example_gradients
+from fedsim.attacks.integrity.forging.brute_force import BruteForce, colliding, example_gradients
+from fedsim.attacks.integrity.forging.brute_force import twins as all_twins
 from fedsim.attacks.integrity.forging.first_layer import basis, first_layer
 from fedsim.attacks.integrity.forging.parallelogram import Parallelogram, fours
 from fedsim.attacks.integrity.forging.perturbation import Perturbation, invisible
-from fedsim.config.build_central import forging_game
-from fedsim.config.compose import compose
+from fedsim.core.errors import FedsimError
+from fedsim.core.interfaces import challenge_on
 from fedsim.core.randomness import generator
-from fedsim.core.training import Batch
+from fedsim.core.training import Batch, exact_levels, sgd_step, weights_of
 from fedsim.data.cifar10_small import cifar10_small
 from fedsim.data.mnist_small import mnist_small
 from fedsim.data.synthetic import synthetic
 from fedsim.data.tiny import tiny
-from fedsim.integrity.forge import play
-from fedsim.integrity.trial import RATE, trial, update_error
+from fedsim.flower.evaluation import evaluate_model
+from fedsim.integrity.trial import RATE, judged, trial, update_error
 from fedsim.models.lenet5 import lenet5
 from fedsim.models.mlp import mlp
 from fedsim.models.softmax import softmax
 
+TWINS = 12  # batches of each small world
 SEED = 500  # batches that were not looked at while the attacks were made
 
 
@@ -82,29 +85,56 @@ def directions() -> None:
 
 
 def twins() -> None:
-    """Every twin that brute force finds in small worlds, over ten seeds: is it accepted and counted?"""
-    found = accepted = counted = 0
+    """Batches that have a twin, in small worlds, over ten seeds: is the twin found, accepted and counted?"""
+    found = accepted = counted = total = 0
     for seed in range(SEED + 200, SEED + 210):
-        for values, size in ((2, 3), (2, 4), (2, 5), (3, 4)):
-            settings = (
-                f"seed={seed}",
-                "data=tiny",
-                f"data.values={values}",
-                "model=softmax",
-                "forgery=[brute_force]",
-                "audit=proof_of_learning",
-                "name=twins",
-                "proof.steps=9",
-                f"proof.batch_size={size}",
-                "proof.learning_rate=0.01",
-                "forge.fractions=[0]",
-                "forge.precision=float64",
-            )
-            rows = [move.row for move in play(forging_game(compose(settings)))]
-            found += sum(row.judged for row in rows)
-            accepted += sum(row.accepted for row in rows)
-            counted += sum(row.twin for row in rows)
-    print(f"twins of sampled batches: {found} found, {accepted} accepted, {counted} counted as twins")
+        for values, size in ((2, 4), (2, 5), (3, 3)):
+            data = tiny(values=values)
+            torch.manual_seed(seed)
+            model = softmax(data.task).double()
+            images = exact_levels(data.train.batch(torch.arange(len(data.train.labels))))
+            gradients = example_gradients(model, images, data.train.labels)
+            pairs = list(all_twins(gradients, size))
+            chosen = torch.randperm(len(pairs), generator=generator(seed, "twins"))[:TWINS]
+            for batch, _ in (pairs[number] for number in chosen.tolist()):
+                asked = challenge_on(
+                    torch.tensor(batch),
+                    model=model,
+                    unwanted=0.0,
+                    task=data.task,
+                    owned=torch.arange(len(images)),
+                    examples=partial(_some, images, data.train.labels),
+                    chance=generator(seed),
+                )
+                total += 1
+                try:
+                    claimed = BruteForce().forge(asked)
+                except FedsimError:
+                    continue
+                verdict = judged(asked, claimed, precision="float64")
+                found, accepted = found + 1, accepted + verdict.accepted
+                counted += verdict.twin
+    print(f"twins: {total} batches have one; {found} found, {accepted} accepted, {counted} counted as twins")
+
+
+def _some(images: torch.Tensor, labels: torch.Tensor, own: torch.Tensor) -> Batch:
+    return Batch(images=images[own], labels=labels[own])
+
+
+def planning(steps: int = 200, rate: float = 0.1) -> None:
+    """What batches of planned fours cost the training: test accuracy beside that of honest batches."""
+    data = mnist_small()
+    for seed in range(SEED + 300, SEED + 305):
+        found = list[float]()
+        for planned in (False, True):
+            asked = trial(data, softmax, 100, seed=seed)
+            for step in range(steps):
+                order = torch.randperm(len(data.train.labels), generator=generator(seed, "step", step))
+                own = replace(asked, batch=asked.examples(order[:100]))
+                used = Parallelogram(tries=1).compose(own) if planned else own.batch
+                sgd_step(asked.model, used, rate)
+            found.append(evaluate_model(asked.model, weights_of(asked.model), data.test, "cpu")[0])
+        print(f"seed {seed}: accuracy {found[0]:.3f} on honest batches, {found[1]:.3f} on planned ones")
 
 
 def four_images() -> None:
@@ -147,6 +177,7 @@ if __name__ == "__main__":
         "fours": four_images,
         "collisions": collisions,
         "twins": twins,
+        "planning": planning,
     }
     for part in sys.argv[1:] or parts:
         parts[part]()

@@ -11,22 +11,21 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from scipy.optimize import linprog
-from scipy.sparse import csr_matrix
 from torch import Tensor, nn
 
 from fedsim.attacks.integrity.forging.box import room
 from fedsim.attacks.integrity.forging.first_layer import basis, first_layer
 from fedsim.attacks.integrity.forging.invisible import Invisible
 from fedsim.attacks.integrity.forging.lattice import Lattice
-from fedsim.attacks.integrity.forging.margins import Margins, margins, stuck
-from fedsim.attacks.integrity.forging.unread import reading, same_gradient
+from fedsim.attacks.integrity.forging.margins import Margins, margins, read_units, stuck
+from fedsim.attacks.integrity.forging.unread import reading, same_step
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Challenge
 from fedsim.core.types import Task
 from fedsim.data.cifar10_small import cifar10_small
 from fedsim.data.images import Dataset
 from fedsim.data.mnist_small import mnist_small
-from fedsim.integrity.trial import judged, trial, update_error
+from fedsim.integrity.trial import RATE, judged, trial, update_error
 from fedsim.models.convnet import convnet
 from fedsim.models.lenet5 import lenet5
 from fedsim.models.mlp import mlp
@@ -77,10 +76,10 @@ def _tell_moved(name: str, asked: Challenge) -> int:
     proven = sum(stuck(own, place, images[place]) for place in still)
     free = reading(asked.model, asked.batch).free.flatten(1).sum(dim=1)
     bits = torch.tensor([least_bits(own, place, images[place]) for place in range(len(labels))])
-    same = same_gradient(asked.model, asked.batch, claimed)
+    same = same_step(asked.model, asked.batch, claimed, RATE)
     print(
         f"  {name}: {len(gaps) - len(still)} of {len(gaps)} moved, {proven} proven stuck, "
-        f"{'same bits' if same else 'OTHER BITS'}, {float(gaps.median()):.1f}, {float(gaps.max()):.1f}; "
+        f"{'the same' if same else 'OTHER'} weights, {float(gaps.median()):.1f}, {float(gaps.max()):.1f}; "
         f"{int(free.min())} to {int(free.max())} pixels unread, "
         f"{float(bits.median()):.0f}, {float(bits.min()):.0f} to {float(bits.max()):.0f} bits; "
         f"{seconds:.0f} CPU s",
@@ -186,26 +185,14 @@ def networks(seed: int) -> None:
             own = margins(asked.model, asked.batch)
             assert own is not None
             free = reading(asked.model, asked.batch).free.flatten(1).sum(dim=1)
-            equations, rank = read_rank(own.unread_rise(), 0, 3072)
+            seen = read_units(own, 0, 3072)
+            sizes = np.linalg.eigvalsh((seen.T @ seen).toarray())
+            equations, rank = seen.shape[0], int((sizes > 1e-10 * sizes.max()).sum())
             print(
                 f"  {name}, step {steps}, seed {seed}: {int(free.min())} to {int(free.max())} pixels "
                 f"unread; first image: {equations:,} units are read, of rank {rank} on 3072 pixels",
                 flush=True,
             )
-
-
-def read_rank(own: Margins, place: int, pixels: int) -> tuple[int, int]:
-    """How many units of an image are read and on, and the rank of what they see of its pixels."""
-    channels, places = own.held[0][place].nonzero().T
-    columns = own.pixels[places]
-    inside = columns >= 0
-    rows = torch.arange(len(places))[:, None].expand_as(columns)
-    values = own.weights[channels][inside].numpy()
-    matrix = csr_matrix(
-        (values, (rows[inside].numpy(), columns[inside].numpy())), shape=(len(places), pixels)
-    )
-    sizes = np.linalg.eigvalsh((matrix.T @ matrix).toarray())
-    return len(places), int((sizes > 1e-10 * sizes.max()).sum())
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def check_traces(path: Path) -> None:
     folder = RunFolder(path)
     game = forging_game(parse_text(folder.config_text()))
     problems = list[str]()
-    for verdict in judge_traces(folder.storage, game.training, game.domain, game.form):
+    for verdict in judge_traces(folder.storage, game.training, game.domain, game.form, game.rules.every):
         print(verdict, flush=True)  # as they come: a trace takes minutes
         problems.append(verdict.problem)
     if any(problems):

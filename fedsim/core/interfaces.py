@@ -170,6 +170,7 @@ class Challenge:
     owned: Tensor  # indices of other examples at hand, none of them in the batch
     examples: Callable[[Tensor], Batch]  # the examples at indices
     generator: Generator
+    learning_rate: float | None = None  # of the step; None: the gradient is asked for
 
 
 def challenge_on(
@@ -181,6 +182,7 @@ def challenge_on(
     owned: Tensor,
     examples: Callable[[Tensor], Batch],
     chance: Generator,
+    learning_rate: float | None = None,
 ) -> Challenge:
     """Return the challenge of a step on the examples at some indices.
 
@@ -199,6 +201,7 @@ def challenge_on(
         owned=owned[~torch.isin(owned, own)],
         examples=examples,
         generator=chance,
+        learning_rate=learning_rate,
     )
 
 
@@ -207,6 +210,7 @@ class Forgery:
 
     pixels: str = "real"  # or uint8 (multiples of 1/255 in [0, 1]), box (in [0, 1])
     classes: bool = True  # labels are classes
+    tokens: bool = False  # takes texts, too
 
     def compose(self, challenge: Challenge) -> Batch:
         """Return the batch to train on: the one at hand, unless the forgery must plan ahead."""

@@ -193,6 +193,8 @@ def batch_gradient(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[We
 
 def exact_levels(images: Tensor) -> Tensor:
     """Return images in float64, with grey levels as exact multiples of 1/255: float32 rounds them."""
+    if not images.is_floating_point():
+        return images  # tokens are exact
     levels = torch.round(images * 255)
     return torch.where(levels / 255 == images, levels.double() / 255, images.double())
 

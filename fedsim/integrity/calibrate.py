@@ -24,6 +24,7 @@ from fedsim.defenses.integrity.proof.initialisation import DRAWS, initial_proble
 from fedsim.defenses.integrity.proof.sampling import chosen_places
 from fedsim.flower.evaluation import evaluate_model
 from fedsim.integrity.recomputation import (
+    accuracies,
     batch_sizes,
     calibrations,
     machines,
@@ -64,6 +65,7 @@ def study(training: CentralTraining, kind: str) -> Iterator[Finding]:
         "batch_sizes": batch_sizes,
         "precision": precision,
         "machines": machines,
+        "accuracies": accuracies,
         "initialisation": initialisation,
         "p_values": p_values,
         "inversion": inversion,

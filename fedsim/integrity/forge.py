@@ -137,6 +137,7 @@ def _challenge(
         owned=everything,
         examples=examples,
         chance=generator(training.seed, "unwanted", number),
+        learning_rate=training.learning_rate,
     )
     return replace(challenge, generator=generator(training.seed, "forgery", name, step, number))
 
@@ -161,6 +162,8 @@ def _move(
     used, claimed, reason = original, None, ""
     verdict: StepVerdict | None = None
     try:
+        if not (forgery.tokens or original.images.is_floating_point()):
+            raise FedsimError("a forgery of pixels, and these are tokens. Remedy: greedy, kong or nearest.")
         composed = forgery.compose(_own_copy(challenge))
         used = original if _equal(composed, original) else composed
         if used is not original and game.rules.examples is not None:
@@ -214,7 +217,7 @@ def _move(
         near_l2=None if verdict is None else verdict.near["l2"],
         near_ssim=None if verdict is None else verdict.near["ssim"],
         near_embedding=None if verdict is None else verdict.near["embedding"],
-        moved=float((shown.images.double() - used.images.double())[places].square().mean().sqrt()),
+        moved=_moved(shown.images[places], used.images[places]),
         seconds=seconds,
         claimed=fitting,
         **_columns("", suspicions(shown, reference)),
@@ -222,6 +225,13 @@ def _move(
         reason=reason,
     )
     return Move(row=row, used=used, claimed=shown if fitting else None)
+
+
+def _moved(claimed: Tensor, used: Tensor) -> float | None:
+    """Return the root mean square of what was changed; tokens have no distance."""
+    if not used.is_floating_point():
+        return None
+    return float((claimed.double() - used.double()).square().mean().sqrt())
 
 
 def _demands(game: Game) -> Demands:

@@ -4,6 +4,7 @@ What a membership or unlearning claim comes to: every step of the training is do
 claimed for it. Judging needs the folder, the model's code and the data set's rules, no training example.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,12 +13,14 @@ from torch import Tensor
 
 from fedsim.core import progress
 from fedsim.core.errors import FedsimError
-from fedsim.core.training import Batch, Trace, batch_digest, load_weights, weights_of
+from fedsim.core.training import Batch, Trace, batch_digest, load_weights, tensors_digest, weights_of
+from fedsim.core.types import Weights
 from fedsim.data.form import ANY_FORM, Form
 from fedsim.defenses.integrity.proof.checkpoints import Malformed
 from fedsim.defenses.integrity.proof.distances import distance
 from fedsim.defenses.integrity.proof.domain import batch_problem, examples_of
 from fedsim.defenses.integrity.proof.initialisation import initial_problem
+from fedsim.defenses.integrity.proof.leaning import Leaning
 from fedsim.defenses.integrity.proof.proof import from_bytes, proof_of, to_bytes
 from fedsim.defenses.integrity.proof.reproduction import SAFETY, Variation, rounded, stand_ins, variations
 from fedsim.defenses.integrity.proof.seal import BadSignature, Unreadable, seal, unseal
@@ -30,6 +33,7 @@ from fedsim.storage.folder import Storage
 FOLDER = "traces/"
 CALIBRATED = 12  # intervals that honest errors are measured on
 ROUNDINGS = 16  # other ways to round an interval that ends too far away
+CHANCE = 2.0  # errors of intervals, in units of the honest error that was measured: 1.2 was seen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +45,14 @@ class TraceVerdict:
     steps: int
     largest: float  # error of an interval, l2
     delta: float
+    model: str  # digest of the last weights: those of the model in question?
     problem: str  # empty: it passes
 
     def __str__(self) -> str:
         verdict = f"rejected: {self.problem}" if self.problem else "passes as one that never used them"
         found = f"{self.steps} steps done again, largest error {self.largest:.3g} of at most {self.delta:.3g}"
-        return f"{self.forgery}, {self.machine}: {found}: {verdict}"
+        model = f", model {self.model[:12]}" if self.model else ""
+        return f"{self.forgery}, {self.machine}: {found}{model}: {verdict}"
 
 
 def write_trace(
@@ -58,7 +64,18 @@ def write_trace(
     every: int = 1,
 ) -> None:
     """Write the training's weights, other batches for some steps, all batches, and what must not appear."""
-    trace = train_centrally(training, every)
+    write_claims(storage, name, training, train_centrally(training, every), forged, examples)
+
+
+def write_claims(
+    storage: Storage,
+    name: str,
+    training: CentralTraining,
+    trace: Trace,
+    forged: Mapping[int, Batch],
+    examples: Sequence[int],
+) -> None:
+    """Write a trace whose weights may be made up, too."""
     digests, levels, labels = list(trace.digests), list[Tensor](), list[Tensor]()
     for step, indices in enumerate(trace.indices):
         batch = forged.get(step) or batch_at(training, torch.tensor(indices))
@@ -91,7 +108,11 @@ def batches_file(name: str) -> str:
 
 
 def judge_traces(
-    storage: Storage, training: CentralTraining, domain: str = "uint8", form: Form = ANY_FORM
+    storage: Storage,
+    training: CentralTraining,
+    domain: str = "uint8",
+    form: Form = ANY_FORM,
+    every: int = 1,
 ) -> Iterator[TraceVerdict]:
     """Judge every trace of a folder, by other threads and kernels too; no example of the training is used."""
     names = [name.removeprefix(FOLDER).removesuffix(".proof") for name in storage.names(FOLDER)]
@@ -103,29 +124,50 @@ def judge_traces(
         )
     for name in names:
         for machine in stand_ins(training.threads):
-            yield _judged(storage, name, training, machine, domain, form)
+            yield _judged(storage, name, training, machine, domain, form, every)
 
 
 def _judged(
-    storage: Storage, name: str, training: CentralTraining, machine: Variation, domain: str, form: Form
+    storage: Storage,
+    name: str,
+    training: CentralTraining,
+    machine: Variation,
+    domain: str,
+    form: Form,
+    every: int,
 ) -> TraceVerdict:
-    largest, delta, steps = 0.0, 0.0, 0
+    largest, delta, steps, model = 0.0, 0.0, 0, ""
     try:
         trace, batches, unwanted = _opened(storage, name, training)
         _check_data(trace, batches, unwanted, training, domain, form)
+        if trace.every != every:
+            raise FedsimError(f"expected weights every {every} steps (forge.every), got {trace.every}")
+        model = tensors_digest(trace.checkpoints[-1])
         if problem := initial_problem(trace.checkpoints[0], lambda n: weights_of(training.fresh(n + 1))):
             raise FedsimError(f"not a random initialisation: {problem}")
-        delta = _delta(trace, batches, training)
-        with machine.around(), progress.bar("intervals", len(trace.checkpoints) - 1) as advance:
-            for place in range(len(trace.checkpoints) - 1):
-                largest = max(largest, _interval_error(trace, batches, training, place, delta))
+        delta, number, leaning = trace_delta(trace, training), len(trace.checkpoints) - 1, Leaning()
+        with machine.around(), progress.bar("intervals", number) as advance:
+            for place in range(number):
+                end, error = _nearest_end(trace, batches, training, place, delta)
+                largest = max(largest, error)
+                leaning.add(end, trace.checkpoints[place + 1])
                 steps += len(trace.span(place))
                 advance(place + 1)
-        problem = "" if largest <= delta else f"an interval ends {largest:.3g} from what was recorded"
+        by_chance = CHANCE * delta / SAFETY * math.sqrt(number)  # the verifier's own: a cheat cannot raise it
+        if not largest <= delta:
+            problem = f"an interval ends {largest:.3g} from what was recorded"
+        else:
+            problem = leaning.problem(by_chance)
     except (FedsimError, Malformed, BadSignature, Unreadable) as error:
         problem = str(error)
     return TraceVerdict(
-        forgery=name, machine=machine.name, steps=steps, largest=largest, delta=delta, problem=problem
+        forgery=name,
+        machine=machine.name,
+        steps=steps,
+        largest=largest,
+        delta=delta,
+        model=model,
+        problem=problem,
     )
 
 
@@ -168,47 +210,56 @@ def _check_data(
             raise FedsimError(f"step {step}: an unwanted example is there")
 
 
-def _delta(trace: Trace, batches: Sequence[Batch], training: CentralTraining) -> float:
-    """Return ten times the largest honest error, on some intervals of the batches shown.
+def trace_delta(trace: Trace, training: CentralTraining) -> float:
+    """Return ten times the largest honest error, on some intervals, of test images in place of the batches.
 
-    Of an interval the median over ways to do it again, each to its nearest other: an interval in which a unit
-    changes sides has ways that lie far apart, and would excuse a forgery of that size at every step.
+    Who made the trace made its batches, too, and could choose some that round badly. Of an interval the
+    median over ways to do it again, each to its nearest other: an interval in which a unit changes sides has
+    ways that lie far apart, and would excuse a forgery of that size at every step.
     """
     number = len(trace.checkpoints) - 1
     ways = [way for way in variations(training.threads) if way.exact] + [rounded(0), rounded(1)]
     honest = 0.0
     for place in range(0, number, max(1, number // CALIBRATED)):
+        batches = {step: _reference(training, step, len(trace.indices[step])) for step in trace.span(place)}
         ends = [_end(trace, batches, training, place, way) for way in ways]
         apart = torch.tensor([[distance("l2", one, other) for other in ends] for one in ends])
         apart[apart == 0] = torch.inf  # the same way twice says nothing
         nearest = apart.min(dim=1).values
         if bool((finite := nearest.isfinite()).any()):
             honest = max(honest, float(nearest[finite].median()))
-    return max(SAFETY * honest, last_places(trace.checkpoints[-1], torch.float32))
+    return max(SAFETY * honest, last_places(trace.checkpoints[-1]))
 
 
-def _interval_error(
+def _reference(training: CentralTraining, step: int, size: int) -> Batch:
+    """Return as many test images as a step has examples, others for each step as far as there are."""
+    assert training.test is not None  # of every data set
+    chosen = (step * size + torch.arange(size)) % len(training.test.labels)
+    return Batch(images=training.test.batch(chosen), labels=training.test.labels[chosen])
+
+
+def _nearest_end(
     trace: Trace, batches: Sequence[Batch], training: CentralTraining, place: int, limit: float
-) -> float:
-    """Return how far from the next weights an interval ends; if above the limit, of the nearest of some ways.
+) -> tuple[Weights, float]:
+    """Return where an interval ends, and how far from the next weights; above a limit, the nearest of some.
 
     A unit on the edge of a ReLU or a pooling falls on one side or the other as sums are rounded, which is no
     trace of another batch: whoever recomputes honestly finds the recorded side if it tries again.
     """
-    error = torch.inf
+    best, error = trace.checkpoints[place], math.inf
     for way in (Variation(name="the same"), *map(rounded, range(ROUNDINGS))):
-        error = min(
-            error, distance("l2", _end(trace, batches, training, place, way), trace.checkpoints[place + 1])
-        )
+        end = _end(trace, dict(enumerate(batches)), training, place, way)
+        if (found := distance("l2", end, trace.checkpoints[place + 1])) < error:
+            best, error = end, found
         if error <= limit:
             break
-    return error
+    return best, error
 
 
 def _end(
-    trace: Trace, batches: Sequence[Batch], training: CentralTraining, place: int, variation: Variation
-) -> dict[str, Tensor]:
-    """Return where an interval's batches lead from its first weights."""
+    trace: Trace, batches: Mapping[int, Batch], training: CentralTraining, place: int, variation: Variation
+) -> Weights:
+    """Return where batches lead from the first weights of an interval."""
     model = training.fresh(0)
     load_weights(model, trace.checkpoints[place])
     with variation.around():
@@ -218,10 +269,15 @@ def _end(
 
 
 def _levels(images: Tensor) -> Tensor:
+    """Return grey levels as bytes; tokens as they are."""
+    if not images.is_floating_point():
+        return images
     return torch.round(images * 255).clamp(0, 255).to(torch.uint8)
 
 
 def _pixels(levels: Tensor) -> Tensor:
+    if levels.dtype != torch.uint8:
+        return levels
     return levels.to(torch.float32).div_(255)
 
 

@@ -77,7 +77,7 @@ class StepVerdict:
 def judge_step(step: RecordedStep, claimed: Batch, demands: Demands) -> StepVerdict:
     """Recompute the step on the claimed batch, and honestly in other ways for comparison."""
     size, dtype = len(step.batch.labels), step.batch.images.dtype
-    benign, floor = honest_error(step), last_places(step.after, dtype)
+    benign, floor = honest_error(step), last_places(step.after)
     limit = max(SAFETY * benign, floor) if demands.delta is None else demands.delta
     check, reason, error, gone, near = "", "", float("nan"), 0, NOTHING_NEAR
     if problem := images_problem(claimed, size, step.task, dtype):
@@ -143,12 +143,12 @@ def is_twin(step: RecordedStep, claimed: Batch) -> bool:
         labels = batch.labels.double() if batch.labels.is_floating_point() else batch.labels
         sgd_step(model, Batch(images=exact_levels(batch.images), labels=labels), step.learning_rate)
         ends.append(weights_of(model))
-    return distance("l2", *ends) <= last_places(ends[0], torch.float64)
+    return distance("l2", *ends) <= last_places(ends[0])
 
 
-def last_places(weights: Weights, dtype: torch.dtype) -> float:
+def last_places(weights: Weights) -> float:
     """Return how far apart two ways to the same weights may end: some units in their last place."""
-    flat = torch.cat([tensor.flatten() for tensor in weights.values()]).to(dtype).abs()
+    flat = torch.cat([tensor.flatten() for tensor in weights.values()]).abs()
     ulps = torch.nextafter(flat, torch.full_like(flat, math.inf)) - flat
     return ULPS * float(ulps.double().square().mean().sqrt())
 

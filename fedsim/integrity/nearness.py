@@ -26,18 +26,21 @@ def nearness(model: nn.Module, weights: Weights, used: Batch, unwanted: Tensor, 
     places = unwanted if len(unwanted) else torch.arange(len(used.labels))
     theirs, mine = used.images[places].double(), claimed.double()
     gaps = _gaps(theirs.flatten(1), mine.flatten(1)) / math.sqrt(mine[0].numel())
-    found: Near = {"l2": 255 * float(gaps.min()), "ssim": None, "embedding": None}
-    if min(used.images.shape[2:]) >= 6:
+    found, pixels = dict(NOTHING_NEAR), used.images.is_floating_point()  # tokens have no grey levels
+    if pixels:
+        found["l2"] = 255 * float(gaps.min())
+    if pixels and min(used.images.shape[2:]) >= 6:
         close = gaps.topk(min(CLOSEST, len(mine)), largest=False).indices
         alike = [
             structural_similarity(mine[close[:, rank]].clamp(0, 1), theirs) for rank in range(close.shape[1])
         ]
         found["ssim"] = 1 - float(torch.stack(alike).max())
     try:
-        shape = used.images.shape
         images = torch.cat([used.images[places], claimed.to(used.images.dtype), used.images])
-        features, _ = last_features(model, (shape[1], shape[2], shape[3]), weights, images)
-        theirs, mine, all_used = torch.split(features.double(), [len(places), len(claimed), len(used.labels)])
+        features, _ = last_features(model, tuple(used.images.shape[1:]), weights, images)
+        theirs, mine, all_used = torch.split(
+            features.double().flatten(1), [len(places), len(claimed), len(used.labels)]
+        )
         scale = float(torch.nn.functional.pdist(all_used).median()) if len(all_used) > 1 else 1.0
         found["embedding"] = float(_gaps(theirs, mine).min()) / max(scale, 1e-300)
     except FedsimError:  # a model without a last linear layer has no such embedding

@@ -3,7 +3,8 @@
 Paper: Jia et al., Proof-of-Learning: Definitions and Practice (S&P 2021): table I, figures 1 to 3
     (reproduction).
     Suliman et al., Towards a Re-evaluation of Data Forging Attacks in Practice (2024), section 4.1: figure 2
-    (batch_sizes), table 2 (precision), table 3 (machines). Theirs are GPUs; threads and kernels stand in.
+    (batch_sizes), table 2 (precision), table 3 (machines), appendix B (accuracies). Theirs are GPUs; threads
+    and kernels stand in.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,6 +29,7 @@ from fedsim.defenses.integrity.proof.reproduction import (
     stand_ins,
     variations,
 )
+from fedsim.flower.evaluation import evaluate_model
 from fedsim.integrity.training import CentralTraining, batch_at, train_centrally
 from fedsim.storage.findings import Finding
 
@@ -113,6 +115,23 @@ def machines(training: CentralTraining, kind: str) -> Iterator[Finding]:
         for here in stand_ins(training.threads):
             case = f"{there.name} -> {here.name}"
             yield from _single_steps("machines", case, trace, training, here, kind)
+
+
+def accuracies(training: CentralTraining, kind: str) -> Iterator[Finding]:
+    """What other machines make of the same training in the end, by batch size: the model's test accuracy."""
+    total = len(training.train.labels)
+    for size in sorted({min(size, total) for size in training.batch_sizes}):
+        found = list[float]()
+        for there in stand_ins(training.threads):
+            with there.around():
+                trace = train_centrally(replace(training, batch_size=size), training.steps)
+            assert training.test is not None  # of every data set
+            share = evaluate_model(training.fresh(0), trace.checkpoints[-1], training.test, "cpu")[0]
+            found.append(share)
+            case = f"b={size}, {there.name}"
+            yield Finding(study="accuracies", case=case, figure="accuracy", value=share)
+        spread = max(found) - min(found)
+        yield Finding(study="accuracies", case=f"b={size}", figure="largest difference", value=spread)
 
 
 def _exact(training: CentralTraining) -> list[Variation]:

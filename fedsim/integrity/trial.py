@@ -45,10 +45,11 @@ def trial(
         owned=order,
         examples=examples,
         chance=generator(seed, "forgery"),
+        learning_rate=RATE,
     )
 
 
-def judged(asked: Challenge, claimed: Batch) -> StepVerdict:
+def judged(asked: Challenge, claimed: Batch, precision: str = "float32") -> StepVerdict:
     """Return what the verifier of a game says, who has the batch to calibrate on."""
     before = weights_of(asked.model)
     sgd_step(asked.model, asked.batch, RATE)
@@ -60,7 +61,7 @@ def judged(asked: Challenge, claimed: Batch) -> StepVerdict:
         unwanted=asked.unwanted,
         task=asked.task,
         learning_rate=RATE,
-        precision="float32",
+        precision=precision,
         threads=1,
     )
     verdict = judge_step(step, claimed, Demands())

@@ -41,7 +41,7 @@ def drawings_of(folder: RunFolder, summary: Mapping[str, Any]) -> dict[str, Figu
     if any(row.judged for row in rows):
         figures["errors"] = errors_figure(rows)
     kept = {name: batches_of(folder.storage, row) for name, row in _first_of_each(rows).items()}
-    shown = {name: batches for name, batches in kept.items() if batches is not None}
+    shown = {name: batches for name, batches in kept.items() if batches and batches.used.images.ndim == 4}
     if shown:
         figures["distances"] = distances_figure(rows)
         figures["reach"] = reach_figure(shown)
@@ -56,7 +56,7 @@ def drawings_of(folder: RunFolder, summary: Mapping[str, Any]) -> dict[str, Figu
 
 def _singles(rows: Sequence[MoveRow]) -> list[MoveRow]:
     """Return the moves that replaced one example, which can be correlated with what it was."""
-    return [row for row in rows if row.unwanted == 1 and row.error is not None and row.error > 0]
+    return [row for row in rows if row.unwanted == 1 and row.moved is not None and (row.error or 0) > 0]
 
 
 def write_page_of(folder: RunFolder, summary: Mapping[str, Any]) -> Path:

@@ -36,7 +36,7 @@ class Line:
     largest: float | None
     benign: float | None  # median
     gone: float | None  # share of the unwanted examples; None: there were none
-    moved: float  # median change of their images, in grey levels
+    moved: float | None  # median change of their images, in grey levels
     seconds: float  # median
     reason: str  # of the first that lost
 
@@ -75,7 +75,7 @@ def _line(moves: Sequence[MoveRow]) -> Line:
         largest=max(errors, default=None),
         benign=median(benign) if benign else None,
         gone=_gone(moves),
-        moved=255 * median(move.moved for move in moves),
+        moved=255 * median(moved) if (moved := [m.moved for m in moves if m.moved is not None]) else None,
         seconds=median(move.seconds for move in moves),
         reason=next((move.reason for move in moves if not move.accepted), ""),
     )

@@ -100,7 +100,8 @@ def _of_game(folder: RunFolder, figure: str) -> Iterator[Measurement]:
     else:
         for move in played:
             columns = asdict(move)
-            columns |= {"moved": GREY_LEVELS * move.moved, "honest_error": move.benign}
+            columns |= {"honest_error": move.benign}
+            columns["moved"] = None if move.moved is None else GREY_LEVELS * move.moved
             found = columns.get(figure)
             number = float(found) if isinstance(found, bool | int | float) else None
             yield Measurement(settings=columns, value=number, problem=move.reason)

@@ -47,7 +47,7 @@ class MoveRow:
     near_ssim: float | None  # the same by 1 - SSIM
     near_embedding: float | None  # the same by what enters the last layer, in units of distances in the batch
     loss: float  # of the unwanted examples before the step
-    moved: float  # root mean square of what the forgery changed in the unwanted images
+    moved: float | None  # root mean square of what the forgery changed in the unwanted images; None: tokens
     seconds: float = field(compare=False)
     claimed: bool  # a batch of as many images was claimed, of their shape
     dark_pixels_lit: float  # how strange the claimed batch is, by several statistics

@@ -78,6 +78,8 @@ FIGURES = {  # beside a run's own metrics
             "l2 / d_ref",
             "first step told",
             "false alarms",
+            "accuracy",
+            "largest difference",
             "accuracy there",
             "smallest p",
             "linf",

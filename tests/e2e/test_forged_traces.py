@@ -4,14 +4,27 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from small_settings import DATA
 
 from fedsim.commands.forge import check_traces
 from fedsim.config import build_central
 from fedsim.config.compose import as_text, compose
 from fedsim.core.errors import FedsimError
-from fedsim.integrity.forged_trace import batches_file, judge_traces, proof_file, write_trace
-from fedsim.integrity.training import batch_at, central_indices
+from fedsim.core.training import tensors_digest
+from fedsim.defenses.integrity.proof.reproduction import stand_ins
+from fedsim.integrity import forged_trace
+from fedsim.integrity.forged_trace import (
+    batches_file,
+    judge_traces,
+    proof_file,
+    trace_delta,
+    write_claims,
+    write_trace,
+)
+from fedsim.integrity.leaned_trace import leaned_back
+from fedsim.integrity.training import batch_at, central_indices, train_centrally
+from fedsim.integrity.trial import update_error
 from fedsim.storage.folder import Storage
 from fedsim.storage.runfolder import RunFolder
 
@@ -104,3 +117,37 @@ def test_batches_that_break_the_rules_of_a_table_or_text_are_no_data(tmp_path: P
     assert len(broken) == len(lines) // 2 == 4  # machines
     assert all(f"step 1: expected one choice among pixels {first} to {end - 1}" in line for line in broken)
     assert not any("expected one choice" in line for line in lines if line.startswith("kept"))
+
+
+def test_weights_that_lean_back_to_the_real_ones_after_a_forged_step_are_noticed(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(forged_trace, "stand_ins", lambda threads: stand_ins(threads)[::2])  # two are enough
+    own = (
+        *SETTINGS,
+        "data.train_size=3000",
+        "proof.steps=48",
+        "audit=proof_of_learning",
+        "name=test",
+    )
+    training = build_central.forging_game(compose([*own, "forgery=[greedy]"])).training
+    storage, used = Storage(tmp_path), central_indices(training, 0)
+    example, batch = int(used[0]), batch_at(training, used)
+    delta = trace_delta(train_centrally(training, 1), training)
+    model, images = training.fresh(0), batch.images.clone()
+    while update_error(model, batch, replace(batch, images=images)) < 5 * delta:
+        images[0, 0, 3, 3] = (torch.round(images[0, 0, 3, 3] * 255) + 1) % 256 / 255
+    forged = {0: replace(batch, images=images)}
+    write_trace(storage, "forged", training, forged, [example])
+    assert all("from what was recorded" in problem for problem in problems(storage, training))
+    storage.delete([proof_file("forged"), batches_file("forged")])
+
+    trace, left = leaned_back(training, forged, 0.8 * delta)
+    assert left == 0  # the last weights are those of the model in question
+    write_claims(storage, "leaned", training, trace, forged, [example])
+    for verdict in judge_traces(storage, training):
+        assert 0.5 * delta < verdict.largest <= verdict.delta  # no interval tells it
+        assert verdict.problem.startswith("what is claimed leans one way")
+        assert verdict.model == tensors_digest(train_centrally(training, 1).checkpoints[-1])
+    longer = {verdict.problem for verdict in judge_traces(storage, training, every=5)}
+    assert longer == {"expected weights every 5 steps (forge.every), got 1"}

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedsim.attacks.integrity.forging.invisible import Invisible, _asleep, confirmed, goal_images
 from fedsim.attacks.integrity.forging.margins import furthest, margins, stuck
-from fedsim.attacks.integrity.forging.unread import read_inputs, reading, same_gradient
+from fedsim.attacks.integrity.forging.unread import read_inputs, reading, same_gradient, same_step
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Challenge
 from fedsim.core.training import Batch, load_weights, sgd_step, weights_of
@@ -71,6 +71,12 @@ def test_a_model_that_reads_every_pixel_leaves_nothing_to_move() -> None:
     narrow = nn.Sequential(nn.AvgPool2d(7), nn.Flatten(), nn.Linear(1, 4))
     with pytest.raises(FedsimError, match="first layer reads pixels one by one"):
         Invisible(trials=2).forge(asked_of(narrow))
+    open_eyed = pooled_net(pooling=False)
+    open_eyed.conv = nn.Conv2d(1, 6, 3)  # 6 x 25 units that are on, for 49 pixels
+    open_eyed.conv.bias.data.fill_(5.0)
+    open_eyed.output = nn.Linear(150, 4)
+    with pytest.raises(FedsimError, match=r"see all 49 directions of an image: none is free.*Remedy"):
+        Invisible(trials=2).forge(asked_of(open_eyed))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +142,7 @@ def test_images_that_do_not_keep_the_gradient_are_put_back() -> None:
     claimed = Invisible().forge(asked).images
     spoilt = claimed.clone()
     spoilt[[2, 7]] = 1 - spoilt[[2, 7]]
-    kept = confirmed(asked.model, asked.batch, spoilt, torch.arange(12))
+    kept = confirmed(asked, asked.batch.images, spoilt, torch.arange(12))
     assert torch.equal(kept[[2, 7]], asked.batch.images[[2, 7]])
     others = [place for place in range(12) if place not in (2, 7)]
     assert torch.equal(kept[others], claimed[others])
@@ -188,8 +194,17 @@ def test_an_image_that_cannot_move_is_known_to_be_stuck() -> None:
     own = margins(model, batch)
     assert own is not None
     assert stuck(own, 0, batch.images[0])  # whatever is lit, a unit rises that is passed on
-    with pytest.raises(FedsimError, match="reads every pixel of the 2 images"):
-        Invisible(trials=2).forge(replace(asked_of(model, 2), batch=batch, unwanted=torch.arange(2)))
+    asked = replace(asked_of(model, 2), batch=batch, unwanted=torch.arange(2))
+    with pytest.raises(FedsimError, match="no other grey levels of the 2 images leave the step"):
+        Invisible(trials=2).forge(asked)
+    # A step so small that a grey level is lost in the last bit of the weights, and one that is not.
+    claimed = Invisible(trials=2).forge(replace(asked, learning_rate=1e-7)).images
+    assert ((claimed != batch.images).flatten(1).sum(dim=1) == 1).all()
+    assert same_step(model, batch, claimed, 1e-7)
+    assert not same_step(model, batch, claimed, 1.0)
+    assert not same_gradient(model, batch, claimed)
+    with pytest.raises(FedsimError, match="no other grey levels"):
+        Invisible(trials=2).forge(replace(asked, learning_rate=1.0))
     model[0].bias.data.fill_(-5000.0)  # off: nothing is read
     own = margins(model, batch)
     assert own is not None

@@ -214,7 +214,7 @@ def test_what_rounding_makes_of_the_same_weights_is_accepted_and_a_little_more_i
     step = recorded(asked)
     other = asked.examples(asked.owned[:8])
     sgd_step(asked.model, other, RATE)
-    reached, floor = weights_of(asked.model), last_places(weights_of(asked.model), torch.float64)
+    reached, floor = weights_of(asked.model), last_places(weights_of(asked.model))
     name = next(iter(reached))
     for off, passes in ((0.0, True), (0.9 * floor, True), (3 * floor, False)):
         after = {key: tensor.clone() for key, tensor in reached.items()}

@@ -17,7 +17,7 @@ from fedsim.data.synthetic import synthetic
 from fedsim.defenses.integrity.proof import reproduction
 from fedsim.defenses.integrity.proof.distances import distance
 from fedsim.integrity.calibrate import study as studied
-from fedsim.integrity.recomputation import recompute
+from fedsim.integrity.recomputation import accuracies, recompute
 from fedsim.integrity.training import CentralTraining, train_centrally
 from fedsim.models.layers import Normalize
 
@@ -142,6 +142,21 @@ def test_machines_differ_where_one_alone_has_what_is_seen(training, kernel: Kern
         there, here = case.split(" -> ")
         differ = (words in there) != (words in here)
         assert value == pytest.approx(training.learning_rate * differ, rel=1e-5)
+
+
+def test_accuracies_are_those_of_the_trained_model_on_every_machine(training: CentralTraining) -> None:
+    training = replace(training, steps=5, learning_rate=0.5, batch_sizes=(8, 32), test=training.train)
+    found = {(f.case, f.figure): f.value for f in accuracies(training, "l2")}
+    assert len(found) == 2 * (4 + 1)
+    for size in (8, 32):
+        last = train_centrally(replace(training, batch_size=size), 5).checkpoints[-1]
+        images = training.train.batch(torch.arange(len(training.train.labels)))
+        model = training.fresh(0)
+        load_weights(model, last)
+        share = (model(images).argmax(dim=1) == training.train.labels).double().mean()
+        assert found[f"b={size}, default", "accuracy"] == pytest.approx(float(share))
+        own = [value for (case, figure), value in found.items() if case.startswith(f"b={size},")]
+        assert found[f"b={size}", "largest difference"] == max(own) - min(own)
 
 
 def test_autocast_follows_the_weights_from_step_to_step(training: CentralTraining) -> None:

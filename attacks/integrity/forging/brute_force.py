@@ -104,20 +104,26 @@ def same_sum(gradients: Values, wanted: tuple[int, ...]) -> Iterator[tuple[int, 
 
 def colliding(gradients: Values, size: int) -> tuple[int, int]:
     """Return how many batches share their gradient with another, of all batches, and how many there are."""
+    return sum(1 for _ in twins(gradients, size)), comb(len(gradients), size)
+
+
+def twins(gradients: Values, size: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Give every batch that shares its gradient with another, and one that it shares it with."""
     heights, near = _heights(gradients, size)
     sums = subset_sums(heights, size)
     order = np.argsort(sums, kind="stable")
     close = np.diff(sums[order]) <= near
-    total = 0
     starts = np.flatnonzero(close & ~np.concatenate([[False], close[:-1]]))
     for start in starts:  # runs of equal heights: compare their whole gradients
         end = start + 1
         while end < len(close) and close[end]:
             end += 1
-        rows = np.stack([gradients[list(subset(rank, size))].sum(axis=0) for rank in order[start : end + 1]])
-        gaps = np.abs(rows[:, None] - rows[None]).max(axis=2) <= SAME * size * np.abs(gradients).max()
-        total += int((gaps.sum(axis=1) > 1).sum())
-    return total, len(sums)
+        run = [subset(rank, size) for rank in order[start : end + 1]]
+        rows = np.stack([gradients[list(members)].sum(axis=0) for members in run])
+        same = np.abs(rows[:, None] - rows[None]).max(axis=2) <= SAME * size * np.abs(gradients).max()
+        np.fill_diagonal(same, val=False)
+        for place in np.flatnonzero(same.any(axis=1)):
+            yield run[place], run[int(same[place].argmax())]
 
 
 def _heights(gradients: Values, size: int) -> tuple[Values, float]:

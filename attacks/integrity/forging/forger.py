@@ -50,4 +50,5 @@ class Forger(Behaviour):
             owned=work.owned,
             examples=work.batch,
             chance=work.generator,
+            learning_rate=work.learning_rate,
         )

@@ -19,6 +19,7 @@ class Greedy(Forgery):
     """Of some random replacements of the unwanted examples, the one whose gradient is nearest."""
 
     pixels = "uint8"
+    tokens = True
 
     def __init__(self, *, candidates: int = 20) -> None:
         """Set how many candidate batches to try; each costs the gradient of a batch."""

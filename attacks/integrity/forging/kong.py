@@ -28,6 +28,7 @@ class Kong(Forgery):
     """Many random replacements, ranked by sums of the examples' own gradients; the best few are checked."""
 
     pixels = "uint8"
+    tokens = True
 
     def __init__(self, *, examples: int = 200, candidates: int = 2000) -> None:
         """Set how many examples to take gradients of, and how many batches to make of them."""

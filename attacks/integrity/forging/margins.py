@@ -19,7 +19,8 @@ from fedsim.core.training import Batch
 
 Values = NDArray[np.float64]
 SURE = 1e-4  # of a weight: moves count for a little more than they do, so that rounding wakes nobody
-SECONDS = 2.0  # for the program of an image: what it has by then is a solution too
+RANK = 1e-10  # of what a unit sees, squared: less is rounding
+SECONDS = 2.0  # for a program that is to be a proof
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -143,7 +144,13 @@ def _per_channel(after: Tensor, before: Tensor) -> Tensor:
 
 
 def furthest(
-    own: Margins, place: int, held: Tensor, low: Tensor, high: Tensor, gain: Tensor
+    own: Margins,
+    place: int,
+    held: Tensor,
+    low: Tensor,
+    high: Tensor,
+    gain: Tensor,
+    seconds: float = SECONDS,
 ) -> tuple[Tensor, bool]:
     """Return whole moves of an image's pixels, of the largest total gain, that wake no unit; are they proven?
 
@@ -178,11 +185,34 @@ def furthest(
         integrality=np.ones(len(chosen)),
         bounds=Bounds(low[chosen].numpy(), high[chosen].numpy()),
         constraints=constraints,
-        options={"time_limit": SECONDS, "mip_rel_gap": 0.05},
+        options={"time_limit": seconds, "mip_rel_gap": 0.05},
     )
     if found.x is not None:
         moves[chosen] = torch.from_numpy(np.round(found.x))
     return moves, found.status == 0
+
+
+def read_units(own: Margins, place: int, pixels: int) -> csr_matrix:
+    """Return what the units of an image that are on and read see of its pixels: a row for each unit."""
+    channels, places = own.unread_rise().held[0][place].nonzero().T
+    columns = own.pixels[places]
+    inside = columns >= 0
+    rows = torch.arange(len(places))[:, None].expand_as(columns)
+    values = own.weights[channels][inside].numpy()
+    return csr_matrix((values, (rows[inside].numpy(), columns[inside].numpy())), shape=(len(places), pixels))
+
+
+def no_direction(own: Margins, place: int, pixels: int) -> bool:
+    """Say whether these units see every direction of an image, so that real pixels could not move either."""
+    seen = read_units(own, place, pixels)
+    if seen.shape[0] < pixels:
+        return False
+    square = (seen.T @ seen).toarray()
+    try:
+        heights = np.diag(np.linalg.cholesky(square))
+    except np.linalg.LinAlgError:
+        return False
+    return bool(heights.min() ** 2 > RANK * np.diag(square).max())
 
 
 def stuck(own: Margins, place: int, image: Tensor) -> bool:

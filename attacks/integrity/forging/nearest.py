@@ -15,9 +15,10 @@ from fedsim.core.training import Batch
 
 
 class Nearest(Forgery):
-    """The nearest other example of the same class, by the distance of pixels; none is used twice."""
+    """The nearest other example of the same class, by pixels or unequal tokens; none is used twice."""
 
     pixels = "uint8"
+    tokens = True
 
     def __init__(self, *, examples: int = 5000) -> None:
         """Set among how many examples at hand to look."""
@@ -30,8 +31,12 @@ class Nearest(Forgery):
         others = challenge.examples(challenge.owned[drawn[: max(self.examples, number)]])
         places = targets(challenge)
         mine, labels = challenge.batch.images[places], challenge.batch.labels[places]
-        distances = torch.cdist(mine.flatten(1).float(), others.images.flatten(1).float())
-        distances[labels[:, None] != others.labels[None]] += 1e6  # only where a class is used up
+        if mine.is_floating_point():
+            distances = torch.cdist(mine.flatten(1).float(), others.images.flatten(1).float())
+        else:
+            distances = (mine[:, None] != others.images[None]).sum(dim=2).float()
+        if labels.ndim == 1:  # next tokens are no classes
+            distances[labels[:, None] != others.labels[None]] += 1e6  # only where a class is used up
         chosen = list[int]()
         for row in distances:
             row[chosen] = float("inf")

@@ -4,6 +4,7 @@ A layer's gradient is a sum of errors at its outputs times inputs. An input that
 in the sum: behind a ReLU that is off, or a pooling that chose another place.
 """
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,8 @@ from torch.nn import functional
 from torch.nn.grad import conv2d_input
 
 from fedsim.core.errors import FedsimError
-from fedsim.core.training import Batch, plainly_laid, step_gradient
+from fedsim.core.training import Batch, plainly_laid, sgd_step, step_gradient, weights_of
+from fedsim.core.types import Weights
 
 SAME = 1e-12  # of an image's gradient, in float64: the same terms in another order
 
@@ -101,6 +103,18 @@ def read_inputs(module: nn.Module, inputs: Tensor, errors: Tensor) -> Tensor:
     if isinstance(module, nn.Embedding):
         return met.any(dim=-1)
     return met.flatten(1).any(dim=1).view(-1, *[1] * (inputs.ndim - 1)).expand_as(inputs)
+
+
+def same_step(model: nn.Module, batch: Batch, images: Tensor, rate: float | None) -> bool:
+    """Say whether other images lead to the same weights, bit for bit; rate None: to the same gradient."""
+    if rate is None:
+        return same_gradient(model, batch, images)
+    ends = list[Weights]()
+    for own in (batch, Batch(images=images, labels=batch.labels)):
+        stepped = copy.deepcopy(model)
+        sgd_step(stepped, own, rate)
+        ends.append(weights_of(stepped))
+    return all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
 
 
 def same_gradient(model: nn.Module, batch: Batch, images: Tensor) -> bool:

@@ -18,7 +18,6 @@ from fedsim.defenses.integrity.proof.expected import Rejected, Thoroughness, Wor
 from fedsim.defenses.integrity.proof.reproduction import SAFETY, Variation
 from fedsim.defenses.integrity.proof.sampling import chosen_places
 
-STRAIGHT = 2.5  # sum of the errors of intervals, in units of what independent ones come to; honest: up to 1.5
 PLAIN = Variation(name="the same")
 Shown = Callable[[int], Sequence[Any]]  # the batches of an interval, checked
 
@@ -73,20 +72,12 @@ def done_again(
             reason = f"{how.distance} {gap:.3g} from what was claimed, at most {limit:.3g}"
             raise Rejected("step", reason, interval.span[0])
         if gap > 0 and how.strict:
-            _add_drift(work, end, claimed)
+            work.leaning.add(end, claimed)
         if exact and gap > 0:
             other = yield interval
             if distance_of_states(how.distance, end, other) == 0:  # nor does it differ from itself
                 reason = f"{how.distance} {gap:.3g} from the bits that the machine that it names computes"
                 raise Rejected("bits", reason, interval.span[0])
-
-
-def _add_drift(work: Work, end: Weights, claimed: Weights) -> None:
-    for name, tensor in end.items():
-        if tensor.is_floating_point():
-            gap = claimed[name].double() - tensor.double()
-            work.drift[name] = work.drift[name] + gap if name in work.drift else gap
-            work.squares += float((gap * gap).sum())
 
 
 def answered(asked: Asked, again: Callable[[Interval], Weights]) -> None:
@@ -126,8 +117,5 @@ def check_progress(work: Work) -> None:
     if 2 * work.still > work.looked:
         reason = f"{work.still} of {work.looked} intervals are no longer than the error that is allowed"
         raise Rejected("progress", f"{reason}: who did nothing would pass")
-    drift = math.sqrt(sum(float((gap * gap).sum()) for gap in work.drift.values()))
-    chance = math.sqrt(work.squares)
-    if drift > STRAIGHT * chance:  # rounding does not
-        reason = f"what is claimed leans one way: l2 {drift:.3g} in all, by chance it would be {chance:.3g}"
-        raise Rejected("drift", reason)
+    if problem := work.leaning.problem():
+        raise Rejected("drift", problem)

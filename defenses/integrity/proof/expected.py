@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from torch import Tensor, nn
+from torch import nn
 
 from fedsim.core.errors import FedsimError
 from fedsim.core.training import Batch, Commitment, weights_of
 from fedsim.core.types import Kind, Task, Weights
 from fedsim.defenses.integrity.proof.calibration import Calibration
+from fedsim.defenses.integrity.proof.leaning import Leaning
 
 Reveal = Callable[[Sequence[int], Sequence[tuple[int, ...]]], Sequence[Batch]]
 
@@ -108,6 +109,5 @@ class Work:
     still: int = 0  # intervals that are no longer than their limit: who did nothing would pass
     looked: int = 0  # intervals
     places: list[int] = field(default_factory=list)  # of those that were drawn
-    drift: dict[str, Tensor] = field(default_factory=dict)  # sum of what lies between claims and results
-    squares: float = 0.0  # sum of the squared lengths of these
+    leaning: Leaning = field(default_factory=Leaning)  # what lies between claims and results, added up
     shown: int = 0  # bytes of data that the prover had to show

@@ -109,9 +109,14 @@ def _micro_batches(model: nn.Module, batch: Batch) -> Weights:
     size = max(1, len(batch.labels) // 4)
     for images, labels in zip(torch.split(batch.images, size), torch.split(batch.labels, size), strict=True):
         gradient, _ = batch_gradient(model, images, labels)
-        share = len(labels) / len(batch.labels)
+        share = _counted(labels) / _counted(batch.labels)
         total = {name: total.get(name, 0) + share * tensor for name, tensor in gradient.items()}
     return total
+
+
+def _counted(labels: torch.Tensor) -> int:
+    """Return how many labels the mean loss is over: of next tokens, those that there are."""
+    return int((labels != -100).sum()) if labels.dtype == torch.int64 else len(labels)
 
 
 def rounded(number: int) -> Variation:
@@ -122,6 +127,8 @@ def rounded(number: int) -> Variation:
     """
 
     def gradient(model: nn.Module, batch: Batch) -> Weights:
+        if not batch.images.is_floating_point():
+            return step_gradient(model, batch)[0]  # tokens have no last place
         chance = generator(number, "rounded")
         noise = torch.rand(batch.images.shape, generator=chance, dtype=torch.float64) * 2 - 1
         images = batch.images.double() * (1 + noise * torch.finfo(batch.images.dtype).eps)

@@ -21,6 +21,8 @@ def suspicions(batch: Batch, reference: Batch) -> dict[str, float]:
 
 def lit_dark_pixels(batch: Batch, reference: Batch) -> float:
     """Return the mean light in pixels that are dark in all reference images, and its lack in bright ones."""
+    if not batch.images.is_floating_point():
+        return 0.0  # tokens are neither dark nor bright
     images, others = batch.images.double(), reference.images.double()
     dark, bright = others.amax(dim=0) == 0, others.amin(dim=0) == 1
     return float((images.abs() * dark).sum() + ((1 - images).abs() * bright).sum()) / images.numel()
@@ -38,6 +40,8 @@ def disagreement(batch: Batch, reference: Batch) -> float:
     """Return the share of examples whose class is not the commonest of their nearest reference images."""
     if batch.labels.dtype != torch.int64:
         return 1.0  # not classes at all
+    if batch.labels.ndim > 1:
+        return 0.0  # next tokens: a text tells them itself
     distances = torch.cdist(batch.images.float().flatten(1), reference.images.float().flatten(1))
     nearest = reference.labels[distances.topk(min(NEIGHBOURS, len(reference.labels)), largest=False).indices]
     return float((nearest.mode(dim=1).values != batch.labels).float().mean())
