@@ -131,6 +131,7 @@ def play(experiment: Experiment, folder: RunFolder, done: int = 0, told: Tracked
         audit=experiment.audit,
         defenses=experiment.defenses,
         sums_replies=any(defense.sums_replies for defense in experiment.defenses),
+        masks=any(defense.masks for defense in experiment.defenses),
         first_scale=experiment.first_scale,
         seed=experiment.seed,
         device=experiment.device,
