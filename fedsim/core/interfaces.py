@@ -39,7 +39,7 @@ class Attack:
     def craft(self, model: nn.Module, task: Task, round: int, weights: Weights) -> Weights:
         """Return what to broadcast in place of the honest weights (honest but curious by default).
 
-        Training goes on from what was sent, unless the attack keeps_honest: then that round counts for nothing.
+        Training goes on from what was sent; if the attack keeps_honest, that round counts for nothing.
         """
         return weights
 
@@ -108,6 +108,7 @@ class Defense:
     sums_replies: bool = False  # the server gets only the sum over a round's clients
     masks: bool = False  # by masks on the replies, which cancel in it; otherwise the sum is computed as it is
     neighbours: int | None = None  # that a client shares masks with; None: as many as SecAgg+ asks for
+    inspects: bool = False  # it changes nothing, and refuses to answer what looks crafted
     looks_back: bool = False  # on_sent compares with what this client was sent before
 
     def rules(self, federation: Federation) -> Federation:
@@ -115,7 +116,7 @@ class Defense:
         return federation
 
     def on_sent(self, sent: Weights, before: Weights | None, model: nn.Module) -> None:
-        """Look at what the server sent, and refuse it by an error (Refused); before: the last time, if any."""
+        """Look at what the server sent, and refuse it by the error Refused; before: the last time."""
 
     def on_batch(self, images: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
         """Return the batch to train on in place of the private one."""

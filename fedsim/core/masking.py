@@ -1,9 +1,10 @@
 """Secure aggregation: masks that cancel in the sum, and shares that bring back those of clients that left.
 
-Paper: Bell et al., Secure Single-Server Aggregation with (Poly)Logarithmic Overhead (CCS 2020, SecAgg+), after
-Bonawitz et al. (CCS 2017). Each client masks its numbers with one stream of its own and one for every
-neighbour, which the neighbour subtracts. Shares of both secrets lie with the neighbours: of a client that
-answered they give its own mask, of one that left the streams that nobody subtracts, never both.
+Paper: Bell et al., Secure Single-Server Aggregation with (Poly)Logarithmic Overhead (CCS 2020, SecAgg+),
+    after Bonawitz et al. (CCS 2017). Each client masks its numbers with one stream of its own and one for
+    every neighbour, which the neighbour subtracts. Shares of both secrets lie with the neighbours: of a
+    client that answered they give its own mask, of one that left the streams that nobody subtracts, never
+    both.
 """
 
 import hashlib
@@ -40,7 +41,9 @@ def public_key(private: bytes) -> bytes:
 def agreed(private: bytes, public: bytes, purpose: str) -> bytes:
     """Return the key that two clients have in common, for a purpose."""
     try:
-        shared = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
+        shared = X25519PrivateKey.from_private_bytes(private).exchange(
+            X25519PublicKey.from_public_bytes(public)
+        )
     except ValueError as error:
         raise FedsimError(f"expected a public key of 32 bytes, got {len(public)} that are none") from error
     return hashlib.sha256(purpose.encode() + shared).digest()
@@ -60,7 +63,7 @@ def stream(key: bytes, like: Weights) -> dict[str, Tensor]:
 def neighbours(clients: Sequence[int], degree: int | None, seed: int, round: int) -> dict[int, list[int]]:
     """Return whom each client shares masks with: a ring of random order, each with so many on both sides.
 
-    None: twice the binary logarithm of their number, as SecAgg+ needs it to stay connected; all if they are few.
+    None: twice the binary logarithm of their number, and two: SecAgg+ asks for that to stay connected.
     """
     number = len(clients)
     wanted = 2 * math.ceil(math.log2(max(2, number))) + 2 if degree is None else degree
@@ -86,8 +89,8 @@ def fixed(reply: Weights, weight: float, terms: int) -> dict[str, Tensor]:
         values = tensor.double() * weight
         if tensor.numel() and not float(values.abs().max()) <= most:
             raise FedsimError(
-                f"secure_aggregation: tensor {name!r} holds {float(values.abs().max()):.3g}, expected at most "
-                f"{most:.3g} for a sum of {terms}. Remedy: smaller learning rates, or defense=[clip]."
+                f"secure_aggregation: tensor {name!r} holds {float(values.abs().max()):.3g}, expected at "
+                f"most {most:.3g} for a sum of {terms}. Remedy: smaller learning rates, or defense=[clip]."
             )
         found[name] = (values * 2.0**FRACTION).round().long()
     return found
@@ -116,7 +119,9 @@ def shares(value: bytes, holders: Sequence[int], needed: int, salt: bytes) -> di
     wide = [hashlib.shake_256(salt + value + bytes([place])).digest(80) for place in range(1, needed)]
     terms = [int.from_bytes(value, "big"), *(int.from_bytes(drawn, "big") % PRIME for drawn in wide)]
     return {
-        who: (sum(term * pow(who + 1, power, PRIME) for power, term in enumerate(terms)) % PRIME).to_bytes(66, "big")
+        who: (sum(term * pow(who + 1, power, PRIME) for power, term in enumerate(terms)) % PRIME).to_bytes(
+            66, "big"
+        )
         for who in holders
     }
 

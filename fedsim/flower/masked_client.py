@@ -1,4 +1,4 @@
-"""A client's part of secure aggregation: keys, shares for its neighbours, a masked reply, shares given back."""
+"""A client's part of secure aggregation: keys, shares for neighbours, a masked reply, shares given back."""
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
@@ -41,10 +41,7 @@ def mask_reply(message: Message, reply: Message, setup: ClientSetup, weighted: b
 
 def _keys(content: RecordDict, context: Context, seed: int, round: int, client: int) -> ConfigRecord:
     return ConfigRecord(
-        {
-            name: masking.public_key(masking.secret(seed, name, round, client))
-            for name in ("pair", "envelope")
-        }
+        {name: masking.public_key(masking.secret(seed, name, round, client)) for name in ("pair", "envelope")}
     )
 
 
@@ -76,11 +73,14 @@ def _unmasked(content: RecordDict, context: Context, seed: int, round: int, clie
         raise Refused("secure_aggregation: shares of this round were asked for before: both would unmask one")
     told, keys = content[STAGE], _keys_in(content, "envelope keys")
     envelopes = content["envelopes"]
-    assert isinstance(told, ConfigRecord) and isinstance(envelopes, ConfigRecord)
+    assert isinstance(told, ConfigRecord)
+    assert isinstance(envelopes, ConfigRecord)
     answered = {int(number) for number in told["answered"]}  # type: ignore[union-attr]
     there = answered & keys.keys()
     if len(there) + 1 < masking.threshold(len(keys)):
-        raise Refused(f"secure_aggregation: {len(there)} of {len(keys)} neighbours are left, which hide too little")
+        raise Refused(
+            f"secure_aggregation: {len(there)} of {len(keys)} neighbours are left, which hide too little"
+        )
     context.state[TOLD] = ConfigRecord({"round": round})
     envelope, given = masking.secret(seed, "envelope", round, client), dict[str, bytes]()
     for other, key in keys.items():

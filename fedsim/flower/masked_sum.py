@@ -39,8 +39,8 @@ class MaskedRound:
         members = sorted(self.keys)
         if len(members) < 3:
             raise FedsimError(
-                f"secure_aggregation: expected at least 3 clients with keys, got {len(members)}: with two, each "
-                "learns the other's reply from the sum. Remedy: more federation.clients."
+                f"secure_aggregation: expected at least 3 clients with keys, got {len(members)}: with "
+                "two, each learns the other's reply from the sum. Remedy: more federation.clients."
             )
         self.near = masking.neighbours(members, self.degree, self.seed, self.round)
         self.needed = {client: masking.threshold(len(near)) for client, near in self.near.items()}
@@ -54,8 +54,8 @@ class MaskedRound:
 
     def question(self, client: int) -> dict[str, ConfigRecord]:
         """Return what a client needs to mask its reply."""
-        told = {"round": self.round, "stage": "train", "terms": len(self.near)}
-        return {STAGE: ConfigRecord(told), "mask keys": ConfigRecord(self._keys_for(client, "pair"))}
+        told = ConfigRecord({"round": self.round, "stage": "train", "terms": len(self.near)})
+        return {STAGE: told, "mask keys": ConfigRecord({**self._keys_for(client, "pair")})}
 
     def numbers(self, reply: Message, sent: Weights) -> dict[str, Tensor]:
         """Read a masked reply, of which nothing but its form can be checked."""
@@ -107,24 +107,19 @@ class MaskedRound:
     ) -> dict[int, Values]:
         """Ask clients at a stage; return what those say that answer."""
         clients, heard = {self.node_of[client]: client for client in wanted}, dict[int, Values]()
-        told = {"round": self.round, "stage": stage, "answered": list(answered)}
-        questions = [
-            Message(
-                RecordDict(
-                    {STAGE: ConfigRecord(told), "you": addressed_to(client)}
-                    | {name: ConfigRecord(dict(values)) for name, values in records.items()}
-                ),
-                self.node_of[client],
-                MessageType.QUERY,
-                group_id=str(self.round),
-            )
-            for client, records in wanted.items()
-        ]
+        questions = list[Message]()
+        for client, records in wanted.items():
+            told = ConfigRecord({"round": self.round, "stage": stage, "answered": list(answered)})
+            content = RecordDict({STAGE: told, "you": addressed_to(client)})
+            for name, values in records.items():
+                content[name] = ConfigRecord({**values})
+            node = self.node_of[client]
+            questions.append(Message(content, node, MessageType.QUERY, group_id=str(self.round)))
         for reply in self.grid.send_and_receive(questions, timeout=self.timeout):
-            client = clients.get(reply.metadata.src_node_id)
-            if client is None or reply.has_error() or STAGE not in reply.content:
+            sender = clients.get(reply.metadata.src_node_id)
+            if sender is None or reply.has_error() or STAGE not in reply.content:
                 continue
             record = reply.content[STAGE]
             if isinstance(record, ConfigRecord):
-                heard[client] = {name: v for name, v in record.items() if isinstance(v, bytes)}
+                heard[sender] = {name: v for name, v in record.items() if isinstance(v, bytes)}
         return dict(sorted(heard.items()))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fedsim.core.federation import Federation
 from fedsim.core.interfaces import Attack, Audit, Behaviour, Committed, Defense
 from fedsim.core.training import Commitment
-from fedsim.core.types import Fault, Observation, RoundResult, Task, Verdict, Weights
+from fedsim.core.types import Fault, RoundResult, Task, Verdict, Weights
 from fedsim.data.images import Images
 
 

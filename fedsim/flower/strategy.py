@@ -89,19 +89,13 @@ class ObservingStrategy(Strategy):
             )
             self._masked.begin()
         broadcast = arrays if self._sent is self._honest else encode(self._sent)
-        return [
-            Message(
-                RecordDict(
-                    {"arrays": self._arrays_for(client, broadcast), "you": addressed_to(client)}
-                    | ({} if self._masked is None else self._masked.question(client))
-                ),
-                node_of[client],
-                MessageType.TRAIN,
-                group_id=str(server_round),
-            )
-            for client in self._asked
-            if self._masked is None or client in self._masked.near
-        ]
+        questions = list[Message]()
+        for client in self._asked if self._masked is None else self._masked.near:
+            content = RecordDict({"arrays": self._arrays_for(client, broadcast), "you": addressed_to(client)})
+            for name, record in ({} if self._masked is None else self._masked.question(client)).items():
+                content[name] = record
+            questions.append(Message(content, node_of[client], MessageType.TRAIN, group_id=str(server_round)))
+        return questions
 
     def _crafted(self, round: int) -> Weights:
         """Return what is broadcast, and note what clients get in place of it."""

@@ -22,6 +22,7 @@ from fedsim.core.types import RoundResult, Task, Verdict
 from fedsim.data.images import Images
 from fedsim.flower.client import client_app
 from fedsim.flower.engines.engine import Apps, Engine
+from fedsim.flower.nodes import REFUSED
 from fedsim.flower.server import server_app
 from fedsim.flower.setups import ClientSetup, ServerSetup
 from fedsim.flower.states import ClientStates
@@ -186,6 +187,7 @@ def summarise(experiment: Experiment, folder: RunFolder) -> dict[str, Any]:
         if reached := [result for result in history if result.accuracy >= target]:
             metrics |= {"rounds_to_target": reached[0].round, "seconds_to_target": reached[0].seconds}
     metrics |= verdict_rates(folder.verdicts(), folder.malicious())
+    metrics |= noticed_rates(experiment, folder)
     if (epsilon := _epsilon(experiment, folder)) is not None:
         metrics["epsilon"] = epsilon
     return {
@@ -212,6 +214,17 @@ def verdict_rates(verdicts: Sequence[Verdict], malicious: Mapping[int, str]) -> 
     rates |= {"recomputed": sum(verdict.recomputed for verdict in verdicts) / steps} if steps else {}
     rates |= {"audit_bytes": fmean(verdict.bytes + verdict.shown for verdict in verdicts)} if verdicts else {}
     return rates
+
+
+def noticed_rates(experiment: Experiment, folder: RunFolder) -> dict[str, float]:
+    """Return how many of the clients asked looked at what they got, and refused; nothing: nobody looks."""
+    if not any(defense.inspects for defense in experiment.defenses):
+        return {}
+    rules, (last, _) = experiment.federation, folder.last_round()
+    rounds = range(1, (last or rules.rounds) + 1)
+    asked = sum(len(rules.participants(experiment.seed, round)) for round in rounds)
+    refused = sum(fault.reason.startswith(REFUSED) for fault in folder.faults())
+    return {"noticed": refused / asked}
 
 
 def _epsilon(experiment: Experiment, folder: RunFolder) -> float | None:

@@ -1,18 +1,21 @@
 """Convolutions that carry pixels to the first linear layer, and the images that can be made of what arrives.
 
-Every channel shows one colour, moved by some pixels: a kernel that is zero but for one 1. The first bias lifts
-pixels to 0 and more, so that ReLUs pass them on. A stride keeps one pixel of each square, and other channels
-keep the others, while there are channels; max-pooling keeps the largest of a square, and of overlapping squares
-the least one bounds a pixel (a morphological closing). Fewer features than pixels: the image at that resolution.
+Every channel shows one colour, moved by some pixels: a kernel that is zero but for one 1. The first bias
+lifts pixels to 0 and more, so that ReLUs pass them on. A stride keeps one pixel of each square, and other
+channels keep the others, while there are channels; max-pooling keeps the largest of a square, and of
+overlapping squares the least one bounds a pixel (a morphological closing). Fewer features than pixels:
+the image at that resolution.
 """
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedsim.attacks.privacy.matching.module_calls import module_calls
+from fedsim.attacks.privacy.matching.module_calls import Call, module_calls
 from fedsim.core.errors import FedsimError
 from fedsim.core.types import Task
 
@@ -77,7 +80,7 @@ class Carriage:
 
 def carriage_of(model: nn.Module, task: Task, layer: str) -> Carriage:
     """Return what carries pixels to a linear layer; layers that cannot are named."""
-    probe, _, calls = module_calls(model, task)
+    _, _, calls = module_calls(model, task)
     before = list(itertools.takewhile(lambda call: call.name != layer, calls))
     before = before[next(i for i, c in enumerate(before) if isinstance(c.module, nn.Conv2d)) :]
     lift = torch.tensor(task.mean).expand(task.input_shape[0]) / torch.tensor(task.std)
@@ -102,7 +105,7 @@ def carriage_of(model: nn.Module, task: Task, layer: str) -> Carriage:
             size_of = (module.running_var + module.eps).sqrt()
             tensors |= {f"{call.name}.weight": size_of, f"{call.name}.bias": module.running_mean.clone()}
         elif isinstance(module, nn.MaxPool2d):
-            views = [_pooled(view, int(module.kernel_size), int(module.stride)) for view in views]
+            views = [_pooled(view, _side(module.kernel_size), _side(module.stride)) for view in views]
         elif not isinstance(module, PASSING):
             raise _refusal(call.name, f"{type(module).__name__} does not pass pixels on")
         if call.leaving.ndim == 4:
@@ -114,14 +117,14 @@ def carriage_of(model: nn.Module, task: Task, layer: str) -> Carriage:
     return Carriage(tensors=tensors, views=tuple(views), shape=task.input_shape)
 
 
-def _shrinks(calls: list) -> int:  # type: ignore[type-arg]
+def _shrinks(calls: Sequence[Call]) -> int:
     """Return by how much a convolution and the pooling behind it shrink an image."""
-    by = int(calls[0].module.stride[0])
+    by = _side(calls[0].module.stride)
     for call in calls[1:]:
         if isinstance(call.module, nn.Conv2d):
             break
         if isinstance(call.module, nn.MaxPool2d):
-            by *= int(call.module.stride)
+            by *= _side(call.module.stride)
     return by
 
 
@@ -129,14 +132,14 @@ def _convolved(
     module: nn.Conv2d, views: list[View], shrinks: int, lift: Tensor | None
 ) -> tuple[list[View], dict[str, Tensor]]:
     """Return the views behind a convolution, and its tensors: as many moves of each view as there is room."""
-    kernel, padding, stride = module.kernel_size[0], int(module.padding[0]), module.stride[0]  # type: ignore[arg-type]
+    kernel, padding, stride = (_side(s) for s in (module.kernel_size, module.padding, module.stride))
     weight, bias = torch.zeros_like(module.weight), None
     if module.bias is not None:
         bias = torch.zeros_like(module.bias)
     elif lift is not None:
         raise _refusal("the first convolution", "it has no bias to lift pixels above 0")
     begin = max(0, min(padding, kernel - shrinks)) if padding else max(0, (kernel - shrinks) // 2)
-    moves = [m for m in itertools.product(range(begin, min(kernel, begin + shrinks)), repeat=2)]
+    moves = list(itertools.product(range(begin, min(kernel, begin + shrinks)), repeat=2))
     moves.sort(key=lambda move: (sum(move) % 2, move))  # opposite corners first: they tell most
     shown = list[View]()
     for (down, right), (channel, view) in itertools.product(moves, enumerate(views)):
@@ -154,6 +157,11 @@ def _convolved(
             )
         )
     return shown, {"weight": weight} | ({} if bias is None else {"bias": bias})
+
+
+def _side(size: Any) -> int:
+    """Return a square's side."""
+    return int(size[0] if isinstance(size, tuple) else size)
 
 
 def _pooled(view: View, kernel: int, stride: int) -> View:

@@ -82,8 +82,8 @@ class Crafted(Attack):
         peels = self.peels(model, task, place, readout, observation, size)
         if not any(len(peel) for peel in peels):
             raise FedsimError(
-                f"no image was found in the gradient of layer {place.layer!r}. Remedy: rounds that this attack "
-                "crafted, a wider layer, smaller batches, or weaker defenses."
+                f"no image was found in the gradient of layer {place.layer!r}. Remedy: rounds that this "
+                "attack crafted, a wider layer, smaller batches, or weaker defenses."
             )
         return _reconstruction(task, place, peels, size, time.perf_counter() - started)
 

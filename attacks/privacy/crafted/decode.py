@@ -1,12 +1,13 @@
 """Peeling: a unit that fires for one image shows it; what is known of it is taken out of all other units.
 
-Row j of [G | g] is the sum of [x | 1] times the error of x at unit j, over the images that it fires for. A
-row of one image has it as its quotient. That is no guess: the network says what error such an image with a
-label has at unit j, and the row's last entry is that error. Then the error at every other unit follows, the
-image is subtracted everywhere, and rows of two images become rows of one (as Luby's codes are decoded).
+Row j of [G | g] is the sum of [x | 1] times the error of x at unit j, over the images that it fires for.
+A row of one image has it as its quotient. That is no guess: the network says what error such an image
+with a label has at unit j, and the row's last entry is that error. Then the error at every other unit
+follows, the image is subtracted everywhere, and rows of two images become rows of one (as Luby's codes
+are decoded).
 
-Units of one direction fire for all images above their thresholds: the difference of a unit and the next higher
-one of the same direction, and the same errors, is the sum over what lies between the two: a bin.
+Units of one direction fire for all images above their thresholds: the difference of a unit and the next
+higher one of the same direction, and the same errors, is the sum over what lies between the two: a bin.
 """
 
 from dataclasses import dataclass, field
@@ -97,7 +98,7 @@ class Peel:
         return found
 
     def _errors(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return outputs, and errors for every label (n, units, classes): of firing units, and if they fired."""
+        """Return outputs, which units fire, and errors for every label if they did (n, units, classes)."""
         outputs = images @ torch.cat([self.readout.weight, self.readout.bias[:, None]], dim=1).T
         own, slopes = self.readout.behind.slopes(outputs)
         chances = self.readout.behind.logits(outputs).softmax(dim=1)
@@ -111,8 +112,7 @@ class Peel:
         errors = own[here, rows, None] * given[here, rows]
         higher = self.above[rows]
         has = (higher >= 0).to(errors)[:, None]
-        errors = errors - has * own[here, higher, None] * given[here, higher]
-        return errors
+        return errors - has * own[here, higher, None] * given[here, higher]
 
     def _still_shows(self, row: int, image: Tensor) -> bool:
         """Say whether a row is as it was when its image was read, and the image is new."""
@@ -133,7 +133,7 @@ class Peel:
         return changed
 
     def settle(self) -> None:
-        """Let units at whose threshold an image lies fire or not, whichever leaves less, once all is known."""
+        """Let units at whose threshold an image lies fire or not, whichever leaves less in the rows."""
         for some in torch.split(torch.arange(len(self)), CHUNK):
             outputs, own, given = self._errors(self.inputs[some])
             near = outputs.abs() < NEAR_KINK * outputs.abs().mean()

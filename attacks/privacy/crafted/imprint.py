@@ -1,16 +1,16 @@
 """Single images from bins of one direction: neighbouring units differ by what lies between their thresholds.
 
 What leaks: the images of the batch and their labels, exactly.
-Paper: Fowl et al., Robbing the Fed: Directly Obtaining Private Data in Federated Learning with Modified Models
-    (ICLR 2022). There a layer is put in front of the model and bins of several images are lost; here the model
-    keeps its form, and such bins are solved.
+Paper: Fowl et al., Robbing the Fed: Directly Obtaining Private Data in Federated Learning with Modified
+    Models (ICLR 2022). There a layer is put in front of the model and bins of several images are lost;
+    here the model keeps its form, and such bins are solved.
 Assumes: the server chose the weights; a linear layer with ReLUs behind it; the gradient of one step.
 Fails: for images of one label that are equally bright to 1 / units; with as many images as units.
 
-Units take turns in `levels` columns of errors: an image leaves a different error in each of the bins it is in,
-so that the columns of what is left tell several images of a bin apart by their labels (leftover.py). With more
-`directions` a bin's images meet others elsewhere, and peeling finds nearly all while there are at most four
-images for five units.
+Units take turns in `levels` columns of errors: an image leaves a different error in each of the bins it
+is in, so that the columns of what is left tell several images of a bin apart by their labels
+(leftover.py). With more `directions` a bin's images meet others elsewhere, and peeling finds nearly all
+while there are at most four images for five units.
 """
 
 import torch

@@ -1,9 +1,9 @@
 """Images that no row shows alone, by the spaces of what is left: rows span inputs, columns span errors.
 
-An image is a point of the row space whose error is a point of the column space. Between two thresholds of one
-direction all images have the error of their label alone, so every such cell and label is tried; several images
-of one bin are solved as long as their labels differ. Units of different directions go to the exact family's
-search, on what peeling left.
+An image is a point of the row space whose error is a point of the column space. Between two thresholds of
+one direction all images have the error of their label alone, so every such cell and label is tried;
+several images of one bin are solved as long as their labels differ. Units of different directions go to
+the exact family's search, on what peeling left.
 """
 
 import torch
@@ -62,9 +62,7 @@ def _cells(peel: Peel, live: Tensor) -> Tensor:
     return units[(live[rows.clamp(min=0)] | (rows < 0)).all(dim=1)]
 
 
-def _errors_in(
-    peel: Peel, columns: Tensor, live: Tensor, cells: Tensor
-) -> tuple[Tensor, Tensor]:
+def _errors_in(peel: Peel, columns: Tensor, live: Tensor, cells: Tensor) -> tuple[Tensor, Tensor]:
     """Return the errors (n, live rows) of cells and labels that lie in the column space, best first."""
     readout = peel.readout
     size = readout.weight.norm(dim=1)

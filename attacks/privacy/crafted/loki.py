@@ -1,11 +1,12 @@
-"""Images of every client out of a secure sum: each client gets bins of its own, and the sum keeps them apart.
+"""Images of every client out of a secure sum: each client gets bins of its own, and the sum keeps them
+apart.
 
 What leaks: the images of all clients' batches and their labels, exactly, and whose they are.
 Paper: Zhao et al., LOKI: Large-scale Data Reconstruction Attack against Federated Learning through Model
-    Manipulation (S&P 2024). There each client gets convolutions of its own and a layer is put behind them; here
-    the model keeps its form, and clients differ by biases alone.
-Assumes: the server chose the weights and may send each client its own; a linear layer with ReLUs behind it, of
-    about three units for each example of a round; the gradient of one step.
+    Manipulation (S&P 2024). There each client gets convolutions of its own and a layer is put behind
+    them; here the model keeps its form, and clients differ by biases alone.
+Assumes: the server chose the weights and may send each client its own; a linear layer with ReLUs behind
+    it, of about three units for each example of a round; the gradient of one step.
 Fails: where all clients compare what they were sent; with fewer units.
 
 Client k's units are a block of the layer; in what others are sent, their biases keep them silent.
@@ -81,8 +82,8 @@ class Loki(Crafted):
         clients = observation.clients or (observation.client,)
         if max(clients) >= self.clients:
             raise FedsimError(
-                f"attack.clients: expected more than {max(clients)}, the number of a client, got {self.clients}. "
-                "Remedy: attack.clients=${federation.clients}."
+                f"attack.clients: expected more than {max(clients)}, the number of a client, got "
+                f"{self.clients}. Remedy: attack.clients=${{federation.clients}}."
             )
         most = -(-size // len(clients))
         found = list[Peel]()

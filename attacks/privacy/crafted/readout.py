@@ -38,7 +38,7 @@ class Plan:
 
     rows: Tensor  # (units, in)
     thresholds: Tensor  # (units,): unit j fires where rows_j x > thresholds_j
-    levels: Tensor | None  # (units,) whole numbers: units of one level get the same errors; None: as it was
+    levels: Tensor  # (units,) whole numbers: units of one level get the same errors
 
 
 def find_place(model: nn.Module, task: Task) -> Place:
@@ -46,8 +46,8 @@ def find_place(model: nn.Module, task: Task) -> Place:
     chain = linear_names(model, task)
     if len(chain.names) < 2 or not chain.ends_with_logits:
         raise FedsimError(
-            "expected a model with a hidden linear layer whose units can be thresholds, got the linear layers "
-            f"{chain.names}. Remedy: model=mlp or model=lenet5; attack=fishing takes any last layer."
+            "expected a model with a hidden linear layer whose units can be thresholds, got the linear "
+            f"layers {chain.names}. Remedy: model=mlp or model=lenet5; attack=fishing takes any last layer."
         )
     acts = chain.between[0].modules
     if not any(isinstance(act, nn.ReLU) for act in acts):
@@ -63,9 +63,9 @@ def find_place(model: nn.Module, task: Task) -> Place:
 
 
 def images_of(task: Task, public: PublicImages | None, seed: int) -> Tensor:
-    """Return images that thresholds are set by: public ones, or made-up ones of the task's mean and deviation.
+    """Return images that thresholds are set by: public ones, or made-up ones.
 
-    Made-up images are noise of several grains, as smooth as photographs are.
+    Made-up images are noise of several grains, with the task's mean and deviation.
     """
     if public is not None:
         return public.images.float()
@@ -94,14 +94,11 @@ def crafted(place: Place, weights: Weights, plan: Plan) -> Weights:
     kind = weights[f"{place.layer}.weight"].dtype
     sent[f"{place.layer}.weight"] = plan.rows.to(kind).contiguous()
     sent[f"{place.layer}.bias"] = -plan.thresholds.to(kind)
-    if plan.levels is not None:
-        columns = level_columns(len(weights[f"{place.next}.weight"]), int(plan.levels.max()) + 1)
-        size = float((plan.rows.norm(dim=1) * math.sqrt(plan.rows.shape[1])).mean())
-        sent[f"{place.next}.weight"] = (
-            (LEVEL / units / size * columns[:, plan.levels]).to(kind).contiguous()
-        )
-        if f"{place.next}.bias" in weights:
-            sent[f"{place.next}.bias"] = torch.full_like(weights[f"{place.next}.bias"], 0.0)
+    columns = level_columns(len(weights[f"{place.next}.weight"]), int(plan.levels.max()) + 1)
+    size = float((plan.rows.norm(dim=1) * math.sqrt(plan.rows.shape[1])).mean())
+    sent[f"{place.next}.weight"] = (LEVEL / units / size * columns[:, plan.levels]).to(kind).contiguous()
+    if f"{place.next}.bias" in weights:
+        sent[f"{place.next}.bias"] = torch.full_like(weights[f"{place.next}.bias"], 0.0)
     return sent
 
 

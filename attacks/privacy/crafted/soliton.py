@@ -2,13 +2,13 @@
 
 What leaks: the images of the batch and their labels, exactly.
 Paper: Shariati and Meybodi, gradient inversion inspired by LT codes (2026); Luby, LT Codes (FOCS 2002).
-Assumes: the server chose the weights and knows about how large batches are; a linear layer with ReLUs behind
-    it; the gradient of one step.
+Assumes: the server chose the weights and knows about how large batches are; a linear layer with ReLUs
+    behind it; the gradient of one step.
 Fails: with more images than units; where thresholds are far from what the clients' images have.
 
-The units of a direction cut it into bins that hold as many images as a robust soliton distribution says, from
-the lowest image to the highest; then comes the next direction. Bins, and not tails alone: an image of little
-contrast is in no tail, and every image is in one bin of each direction.
+The units of a direction cut it into bins that hold as many images as a robust soliton distribution says,
+from the lowest image to the highest; then comes the next direction. Bins, and not tails alone: an image
+of little contrast is in no tail, and every image is in one bin of each direction.
 """
 
 import math
@@ -54,7 +54,9 @@ class Soliton(Crafted):
         rows = rows / rows.norm(dim=1, keepdim=True)
         values = inputs.double() @ rows.T
         lowest = values.amin(dim=0) - values.std(dim=0)  # below all that the clients may have
-        thresholds = torch.stack([torch.quantile(values[:, t], s) for t, s in zip(turns, shares, strict=True)])
+        thresholds = torch.stack(
+            [torch.quantile(values[:, t], s) for t, s in zip(turns, shares, strict=True)]
+        )
         thresholds = torch.where(shares == 0, lowest[turn], thresholds)
         return Plan(rows=rows[turn], thresholds=thresholds, levels=torch.zeros(units, dtype=torch.int64))
 
