@@ -141,7 +141,8 @@ class ObservingStrategy(Strategy):
             hidden = self._hidden.pop(client, None)
             mean.add(hidden or observation.received, self._weight(observation, reply), scaled=bool(hidden))
             if self.setup.sums_replies:
-                summed.append(dataclasses.replace(observation, received=self._sent))  # it never saw this one
+                # It never saw this reply; what clients got in place of the broadcast, the attack says again.
+                summed.append(dataclasses.replace(observation, sent=self._sent, received=self._sent))
             elif attacked and rules.attacks(server_round, client):
                 self.setup.keep_observation(observation, own_sent=client in self._tailored)
         refused = bool(faults) and all(fault.reason.startswith(REFUSED) for fault in faults)

@@ -89,7 +89,7 @@ def carrying(place: Place, weights: Weights) -> dict[str, Tensor]:
 
 
 def crafted(place: Place, weights: Weights, plan: Plan) -> Weights:
-    """Return the weights with the plan's units, and with a layer behind that treats units of a level alike."""
+    """Return the weights with the plan's units, and a layer behind that treats units of a level alike."""
     sent, units = dict(weights), len(plan.rows)
     kind = weights[f"{place.layer}.weight"].dtype
     sent[f"{place.layer}.weight"] = plan.rows.to(kind).contiguous()
