@@ -44,10 +44,7 @@ class Attack:
         return weights
 
     def tailor(self, model: nn.Module, task: Task, round: int, client: int, broadcast: Weights) -> Weights:
-        """Return what one client gets in place of the broadcast; with `crafts`: the same for all by default.
-
-        It must follow from its arguments and settings alone: under secure aggregation the attack asks again.
-        """
+        """Return what one client gets in place of the broadcast, by arguments and settings alone."""
         return broadcast
 
     def crafts_in(self, round: int) -> bool:
@@ -248,12 +245,8 @@ class Submission:
     learning_rate: float
     reveal: Callable[[Sequence[int]], Sequence[Batch]]  # ask the client for the batches of these steps
     seed: int  # the server's own
-    commitment: Commitment | None = (
-        None  # to the client's data, from before; None: nothing binds what it shows
-    )
-    order: Sequence[tuple[int, ...]] | None = (
-        None  # places of each step's examples; None: the client's choice
-    )
+    commitment: Commitment | None = None  # to the client's data, from before; None: nothing binds it
+    order: Sequence[tuple[int, ...]] | None = None  # of each step's examples; None: the client's choice
     kind: Kind = "update"  # of what was received
     defended: Callable[[Weights], Weights] = lambda reply: reply  # what leaves a client in place of a reply
 

@@ -1,5 +1,10 @@
 """What all attacks have in common that read images off a layer of chosen thresholds.
 
+What leaks: the images of the batch and their labels; behind convolutions, what these carry of the images.
+Paper: none of its own; those of imprint, trap_weights, soliton, loki and fishing, each in its file.
+Assumes: the server chose the weights; a linear layer with ReLUs behind it; the gradient of one step.
+Fails: after several local steps; with other activations; where clients do not say their number of examples.
+
 An attack says which units to send; this class crafts them into the model, once or every k rounds, and peels
 the images out of the replies. The model's form stays as it was: no layer is put in front.
 """
@@ -33,6 +38,7 @@ from fedsim.core.randomness import generator
 from fedsim.core.types import Observation, PublicImages, Reconstruction, Task, Weights
 
 log = logging.getLogger(__name__)
+RIDGE = 0.03  # of the features' mean square: what keeps a regression on few images from following each
 
 
 class Crafted(Attack):
@@ -85,7 +91,21 @@ class Crafted(Attack):
                 f"no image was found in the gradient of layer {place.layer!r}. Remedy: rounds that this "
                 "attack crafted, a wider layer, smaller batches, or weaker defenses."
             )
-        return _reconstruction(task, place, peels, size, time.perf_counter() - started)
+        inputs = torch.cat([peel.inputs for peel in peels])[:, :-1]
+        images = self._images(model, task, place, observation, inputs)
+        return _reconstruction(task, place, peels, images, size, time.perf_counter() - started)
+
+    def _images(
+        self, model: nn.Module, task: Task, place: Place, observation: Observation, inputs: Tensor
+    ) -> Tensor:
+        """Return images of what enters the readout layer; behind a bottleneck, as public images have them."""
+        if place.carriage is None:
+            return denormalised(task, inputs)
+        if place.carriage.exact or self.public is None:
+            return place.carriage.images(inputs, task)
+        shown = entering(model, place, observation.sent, self.public.images).double()
+        pixels = inputs.new_tensor(self.public.images.flatten(1).numpy())
+        return regressed(shown, pixels, inputs).view(-1, *task.input_shape).clamp(0, 1).float()
 
     def peels(
         self,
@@ -119,8 +139,18 @@ class Crafted(Attack):
         return observation.num_examples
 
 
+def regressed(known: Tensor, pixels: Tensor, features: Tensor) -> Tensor:
+    """Return the pixels (N, d) of features, by ridge regression on images of which both are known."""
+    mean, level = known.mean(dim=0), pixels.mean(dim=0)
+    centred = known - mean
+    gram = centred.T @ centred
+    gram = gram + RIDGE * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype)
+    found: Tensor = level + (features - mean) @ torch.linalg.solve(gram, centred.T @ (pixels - level))
+    return found
+
+
 def _reconstruction(
-    task: Task, place: Place, peels: Sequence[Peel], size: int, seconds: float
+    task: Task, place: Place, peels: Sequence[Peel], images: Tensor, size: int, seconds: float
 ) -> Reconstruction:
     """Show what was found, certified where rows beside the one it was read off say the same."""
     inputs = torch.cat([peel.inputs for peel in peels])[:, :-1]
@@ -131,7 +161,7 @@ def _reconstruction(
     exact = carriage is None or carriage.exact
     counts = labels.bincount(minlength=task.num_classes) if whole else None
     return Reconstruction(
-        images=denormalised(task, inputs) if carriage is None else carriage.images(inputs, task),
+        images=images,
         labels=labels if exact else None,
         embeddings=None if exact else inputs.float(),
         embedding_layer=None if exact else place.layer,
