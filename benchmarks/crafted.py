@@ -199,7 +199,6 @@ def honest(sets: dict[str, Dataset], batches: int, first: int, only: str) -> Non
         ("mnist", "mlp", 64, {"depth": 2, "width": 1000}),
         ("mnist", "two_layer", 16, {}),
         ("cifar10", "lenet5", 24, {}),
-        ("cifar10", "convnet", 16, {"width": 16}),
     ]
     limits = InspectWeights().limits | InspectGradient().limits
     print("| data | model | batch | " + " | ".join(limits) + " | refused |")

@@ -29,7 +29,7 @@ class InspectGradient(Defense):
     inspects = True
 
     def __init__(
-        self, *, dominance: float = 0.9, alone: float = 0.5, silent: float = 0.9, loss: float = 4.0
+        self, *, dominance: float = 0.9, alone: float = 0.8, silent: float = 0.95, loss: float = 30.0
     ) -> None:
         """Set limits: one example's share, share of units of one example, of silent units, loss in ln C."""
         self.limits = {

@@ -29,7 +29,7 @@ class InspectWeights(Defense):
     inspects = True
     looks_back = True
 
-    def __init__(self, *, parallel: float = 0.1, bias: float = 2.0, jump: float = 0.7) -> None:
+    def __init__(self, *, parallel: float = 0.1, bias: float = 2.0, jump: float = 1.0) -> None:
         """Set limits: share of parallel rows, bias beside the length of its row, relative change."""
         self.limits = {
             "parallel": number("defense.inspect_weights.parallel", parallel, above=0),
