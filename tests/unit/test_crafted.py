@@ -18,7 +18,8 @@ from fedsim.attacks.privacy.crafted.quiet import Quiet
 from fedsim.attacks.privacy.crafted.readout import carrying, crafted, entering, find_place, read
 from fedsim.attacks.privacy.crafted.soliton import Soliton, robust_soliton
 from fedsim.attacks.privacy.crafted.trap_weights import TrapWeights
-from fedsim.core.errors import FedsimError
+from fedsim.core.errors import FedsimError, Refused
+from fedsim.core.interfaces import LocalStep
 from fedsim.core.training import batch_gradient, load_weights, weights_of
 from fedsim.core.types import Observation, PublicImages, Reconstruction, Truth
 from fedsim.metrics.recovered import Recovered
@@ -154,8 +155,6 @@ def test_fishing_shows_the_target_class_and_nobody_else() -> None:
 
 
 def test_quiet_weights_pass_detectors_that_see_all_others() -> None:
-    from fedsim.core.errors import Refused
-
     detector = fedsim.defense("inspect_weights")
     model = network()
     honest = weights_of(model)
@@ -260,3 +259,16 @@ def test_plans_keep_the_model_s_form() -> None:
     assert {name: t.shape for name, t in sent.items()} == {
         name: t.shape for name, t in weights_of(model).items()
     }
+
+
+def test_a_client_sees_that_one_example_stands_alone_in_its_gradient() -> None:
+    detector, model = fedsim.defense("inspect_gradient"), network(60)
+    labels = DATA.train.labels[:200]
+    chosen = torch.cat([(labels != 3).nonzero()[:15, 0], (labels == 3).nonzero()[:1, 0]])
+    images = DATA.train.batch(chosen)
+    step = LocalStep(model=model, images=images, labels=labels[chosen])
+    gradient, _ = batch_gradient(model, images, labels[chosen])
+    assert detector.on_gradient(gradient, step, torch.Generator()) is gradient
+    load_weights(model, Fishing(public=PUBLIC, target=3).craft(model, DATA.task, 1, weights_of(model)))
+    with pytest.raises(Refused, match="inspect_gradient: one example's share"):
+        detector.on_gradient(gradient, step, torch.Generator())
