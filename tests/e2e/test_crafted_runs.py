@@ -24,17 +24,16 @@ def metrics(folder: RunFolder) -> dict[str, float]:
 
 def test_crafted_now_and_then_costs_no_accuracy_but_the_rounds_lost(play_small) -> None:
     settings = ("attack=imprint", "attack.directions=3", "attack.levels=1", "attack.every=2")
+    settings = (*settings, "federation.clients=1")
     folder = play_small(*WIDE, *METRICS, *settings, folder="crafted")
     assert {round for round, _ in folder.observed()} == {1, 3}
     assert metrics(folder)["recovered"] > 0.9
     assert metrics(folder)["certified"] > 0.8
     assert folder.summary()["baseline"]["recovered"] == 0
-    plain = play_small(*WIDE, "attack=none", "federation.rounds=1", folder="plain")
     loss = {result.round: result.loss for result in folder.history()}
     assert loss[1] == loss[0]  # a crafted round teaches nothing
     assert loss[2] < loss[1]
     assert loss[3] == loss[2]
-    assert plain.history()[0].loss == pytest.approx(loss[0])
 
 
 def test_an_attack_may_send_each_client_its_own(small, tmp_path) -> None:
@@ -58,7 +57,10 @@ def test_an_attack_may_send_each_client_its_own(small, tmp_path) -> None:
         assert torch.equal(seen.sent[name], by_client[0].sent[name] + client)
 
 
-@pytest.mark.parametrize("attack", ["imprint", "trap_weights", "soliton", "loki", "fishing"])
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("trap_weights", "soliton", "loki")]
+
+
+@pytest.mark.parametrize("attack", ["imprint", "fishing", *SLOW])
 def test_clients_that_look_refuse_by_name_and_the_run_goes_on(play_small, attack: str) -> None:
     folder = play_small(*WIDE, *METRICS, f"attack={attack}", "defense=[inspect_weights]")
     assert metrics(folder)["noticed"] == 1
@@ -163,6 +165,7 @@ def test_a_client_gives_shares_of_a_round_back_once(play_small, monkeypatch) -> 
     assert all("asked for before" in reason for reason in refusals)
 
 
+@pytest.mark.slow
 def test_loki_reads_every_client_out_of_the_masked_sum(play_small) -> None:
     some = ("federation.clients=4", "federation.rounds=1", "federation.batch_size=5", "attack.clients=4")
     wide = ("model=mlp", "model.depth=2", "model.width=160", *METRICS)
