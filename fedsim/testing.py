@@ -53,6 +53,7 @@ def check_attack(
     data, model = small_data() if data is None else data, small_model() if model is None else model
     honest = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     crafted = attack.craft(model, data.task, 1, honest)
+    crafted = attack.tailor(model, data.task, 1, 0, crafted)
     expect(attack.crafts() or crafted is honest, "crafts() to say so where craft() changes the weights")
     load_weights(model, crafted)
     attack.check(model, data.task)  # or says why not: it must not refuse what run() works on
@@ -103,7 +104,12 @@ def check_defense(defense: Defense) -> None:
             most <= round(2**defense.bits), f"numbers of {defense.bits:.3g} bits, got {most} different ones"
         )
     rules = Federation(clients=3)
-    acts = defense.sums_replies or defense.rules(rules) != rules or not same_weights(sent, reply)
+    acts = (
+        defense.sums_replies
+        or defense.inspects
+        or defense.rules(rules) != rules
+        or not same_weights(sent, reply)
+    )
     if not defense.sums_replies:
         plain, seen, again, other = (
             _seen(defenses, seed)

@@ -6,6 +6,7 @@ LABELS = "attacks/privacy/labels/"
 EXACT = "attacks/privacy/exact/"
 MATCHING = "attacks/privacy/matching/"
 STEIN = "attacks/privacy/stein/"
+CRAFTED = "attacks/privacy/crafted/"
 FORGING = "attacks/integrity/forging/"
 SPOOFING = "attacks/integrity/spoofing/"
 PRIVACY = "defenses/privacy/"
@@ -290,6 +291,42 @@ TABLE = [
     ),
     ("attack/bag_of_words", "attacks/privacy/text/embeddings.py", "tables_of", "return None"),
     ("attack/tableak", "attacks/privacy/matching/rows.py", "Rows.keep_inside", "return None"),
+    ("attack/imprint", CRAFTED + "leftover.py", "solve_bins", "return 0"),
+    (
+        "attack/imprint",
+        CRAFTED + "decode.py",
+        "next_above",
+        "return torch.full((len(readout.weight),), -1)",
+    ),
+    (
+        "attack/soliton",
+        CRAFTED + "decode.py",
+        "Peel.take",
+        "self.inputs = torch.cat([self.inputs, image[None]])\nself.errors = torch.cat([self.errors, torch.zeros(1, len(self.rows))])\nself.labels = torch.cat([self.labels, torch.tensor([label])])\nreturn torch.zeros(len(self.rows), dtype=torch.bool)",
+    ),
+    ("attack/trap_weights", CRAFTED + "decode.py", "Peel.search", "return None"),
+    ("attack/loki", CRAFTED + "loki.py", "Loki.tailor", "return broadcast"),
+    (
+        "attack/fishing",
+        CRAFTED + "fishing.py",
+        "Fishing.craft",
+        "return super().craft(model, task, round, weights)",
+    ),
+    ("attack/quiet", CRAFTED + "quiet.py", "Quiet.craft", "return weights"),
+    ("defense/inspect_weights", PRIVACY + "inspect_weights.py", "InspectWeights.on_sent", "return None"),
+    (
+        "defense/inspect_gradient",
+        PRIVACY + "inspect_gradient.py",
+        "InspectGradient.on_gradient",
+        "return gradient",
+    ),
+    ("defense/secure_aggregation", "fedsim/core/masking.py", "masked", "return {**numbers}"),
+    (
+        "metric/recovered",
+        METRICS + "recovered.py",
+        "Recovered.score",
+        "return Score(metric='recovered', value=1.0)",
+    ),
     ("metric/irec", METRICS + "label_counts.py", "instance_recall", "return 1.0"),
     ("metric/leacc", METRICS + "label_counts.py", "same_presence", "return true == true"),
     ("metric/lnacc", METRICS + "label_counts.py", "same_count", "return true == true"),

@@ -134,6 +134,11 @@ def fitting(experiment: Experiment) -> Experiment:
             "secure_aggregation: a sum over one client hides nothing. Remedy: more federation.clients or a "
             "higher federation.participation."
         )
+    if any(defense.masks for defense in defenses) and len(rules.participants(experiment.seed, 1)) < 3:
+        raise FedsimError(
+            "secure_aggregation: masks need three clients: of two, each learns the other's reply from the "
+            "sum. Remedy: more federation.clients, or defense.secure_aggregation.protocol=sum."
+        )
     if rules.attacked_clients is not None:
         raise FedsimError(
             "federation.attacked_clients: under secure_aggregation the server sees only the sum over a "

@@ -8,6 +8,10 @@ class FedsimError(Exception):
     """A problem with input, config, files or messages that the user can mend."""
 
 
+class Refused(FedsimError):
+    """A client that saw what it was sent, and does not answer: its own reason, told to the server."""
+
+
 def in_words(error: BaseException) -> str:
     """Say an error in a line: ours speak for themselves, others are named by their class."""
     return printable(str(error) if isinstance(error, FedsimError) else f"{type(error).__name__}: {error}")

@@ -34,17 +34,26 @@ class Attack:
     """A malicious server: it may choose what it broadcasts, and reads private data out of replies."""
 
     public: PublicImages | None = None  # that it was given: what they tell by themselves is no leak
+    keeps_honest: bool = False  # training goes on from the honest weights: a crafted round teaches nothing
 
     def craft(self, model: nn.Module, task: Task, round: int, weights: Weights) -> Weights:
         """Return what to broadcast in place of the honest weights (honest but curious by default).
 
-        Training goes on from what was sent: an attack that crafts every round gives up on accuracy.
+        Training goes on from what was sent; if the attack keeps_honest, that round counts for nothing.
         """
         return weights
 
+    def tailor(self, model: nn.Module, task: Task, round: int, client: int, broadcast: Weights) -> Weights:
+        """Return what one client gets in place of the broadcast, by arguments and settings alone."""
+        return broadcast
+
+    def crafts_in(self, round: int) -> bool:
+        """Say whether this round's weights are this attack's own; only such rounds are attacked then."""
+        return self.crafts()
+
     def crafts(self) -> bool:
         """Say whether this attack broadcasts weights of its own."""
-        return type(self).craft is not Attack.craft
+        return type(self).craft is not Attack.craft or type(self).tailor is not Attack.tailor
 
     def check(self, model: nn.Module, task: Task) -> None:
         """Refuse a model that this attack cannot work on, as far as its structure tells."""
@@ -95,10 +104,17 @@ class Defense:
     keeps_rest: bool = False  # error feedback: what on_reply takes away is added to the client's next reply
     repeatable: bool = False  # acts on replies alone, and without chance: an audit can do it again
     sums_replies: bool = False  # the server gets only the sum over a round's clients
+    masks: bool = False  # by masks on the replies, which cancel in it; otherwise the sum is computed as it is
+    neighbours: int | None = None  # that a client shares masks with; None: as many as SecAgg+ asks for
+    inspects: bool = False  # it changes nothing, and refuses to answer what looks crafted
+    looks_back: bool = False  # on_sent compares with what this client was sent before
 
     def rules(self, federation: Federation) -> Federation:
         """Return the rules of the federation to play by."""
         return federation
+
+    def on_sent(self, sent: Weights, before: Weights | None, model: nn.Module) -> None:
+        """Look at what the server sent, and refuse it by the error Refused; before: the last time."""
 
     def on_batch(self, images: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
         """Return the batch to train on in place of the private one."""
@@ -238,12 +254,8 @@ class Submission:
     learning_rate: float
     reveal: Callable[[Sequence[int]], Sequence[Batch]]  # ask the client for the batches of these steps
     seed: int  # the server's own
-    commitment: Commitment | None = (
-        None  # to the client's data, from before; None: nothing binds what it shows
-    )
-    order: Sequence[tuple[int, ...]] | None = (
-        None  # places of each step's examples; None: the client's choice
-    )
+    commitment: Commitment | None = None  # to the client's data, from before; None: nothing binds it
+    order: Sequence[tuple[int, ...]] | None = None  # of each step's examples; None: the client's choice
     kind: Kind = "update"  # of what was received
     defended: Callable[[Weights], Weights] = lambda reply: reply  # what leaves a client in place of a reply
 

@@ -18,14 +18,15 @@ class RunningMean:
     sum: dict[str, Tensor] = field(default_factory=dict)
     weight: float = 0.0
 
-    def add(self, reply: Weights, weight: float) -> None:
-        """Add a reply with its weight."""
+    def add(self, reply: Weights, weight: float, *, scaled: bool = False) -> None:
+        """Add a reply with its weight; scaled: it was multiplied with it before."""
         self.weight += weight
+        factor = 1 if scaled else weight
         for name, tensor in reply.items():
             if name in self.sum:
-                self.sum[name].add_(tensor, alpha=weight)
+                self.sum[name].add_(tensor, alpha=factor)
             else:
-                self.sum[name] = tensor * weight
+                self.sum[name] = tensor * factor
 
     def mean(self) -> Weights:
         """Return the mean of what was added."""

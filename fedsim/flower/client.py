@@ -10,7 +10,8 @@ from flwr.clientapp.typing import ClientAppCallable
 from fedsim.core.errors import FedsimError
 from fedsim.core.training import Claim
 from fedsim.core.types import Truth
-from fedsim.flower.local_round import committed, defended, local_round
+from fedsim.flower import masked_client
+from fedsim.flower.local_round import committed, defended, inspected, local_round
 from fedsim.flower.nodes import client_number, failure
 from fedsim.flower.records import DecodeOnce, arrays_of, decode, encode
 from fedsim.flower.setups import ClientSetup
@@ -30,7 +31,9 @@ def client_app(
 
     @app.query()
     def answer(message: Message, context: Context) -> Message:
-        """Commit to the client's data, or show an audit the batches that it wants to see."""
+        """Commit to the client's data, show an audit its batches, or take part in secure aggregation."""
+        if masked_client.is_stage(message):
+            return _report_errors(message, context, lambda m, c: masked_client.answer(m, c, setup()))
         if "commit" in message.content:
             told = committed(setup(), client_number(message)).commitment
             return Message(
@@ -50,6 +53,12 @@ def client_app(
             reply.content["size"] = MetricRecord({"bytes": leaving.bytes})
         return reply
 
+    def mask(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        reply, made = call_next(message, context), setup()
+        if not made.masks:
+            return reply
+        return masked_client.mask_reply(message, reply, made, "num_examples" in made.federation.disclose)
+
     def remember(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         if not setup().has_memory:
             return call_next(message, context)
@@ -58,11 +67,16 @@ def client_app(
         states.keep(client_number(message), _round(message), context)
         return reply
 
-    @app.train(mods=[_report_errors, remember, defend])
+    @app.train(mods=[_report_errors, remember, mask, defend])
     def train(message: Message, context: Context) -> Message:
         made = setup()
         torch.set_num_threads(made.threads)  # sums depend on it: alike on every engine
         sent, round, client = decode_once(arrays_of(message)), _round(message), client_number(message)
+        if any(defense.looks_back for defense in made.defenses):
+            before, context.state["last sent"] = context.state.get("last sent"), arrays_of(message)
+            inspected(made, sent, decode(before) if isinstance(before, ArrayRecord) else None)
+        elif made.defenses:
+            inspected(made, sent, None)
         done = local_round(made, sent, round, client)
         disclosed = MetricRecord(dict(done.disclosed))
         content = RecordDict({"arrays": encode(done.claim.update), "disclosed": disclosed})

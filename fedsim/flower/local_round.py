@@ -40,6 +40,12 @@ def local_round(setup: ClientSetup, sent: Weights, round: int, client: int) -> L
     return LocalRound(claim=claim, disclosed=_disclosed(setup, claim), truth=truth)
 
 
+def inspected(setup: ClientSetup, sent: Weights, before: Weights | None) -> None:
+    """Let defenses look at what the server sent; a client that does not like it refuses by an error."""
+    for defense in setup.defenses:
+        defense.on_sent(sent, before, setup.model)
+
+
 def local_work(setup: ClientSetup, sent: Weights, round: int, client: int) -> LocalWork:
     """Return what a client is asked to do in a round."""
     rules = setup.federation

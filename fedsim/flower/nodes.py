@@ -5,13 +5,14 @@ import time
 from flwr.app import ConfigRecord, Error, Message
 from flwr.serverapp import Grid
 
-from fedsim.core.errors import FedsimError, in_words, shortened
+from fedsim.core.errors import FedsimError, Refused, in_words, shortened
 
 
 class OutOfTime(FedsimError):
     """A client that did not answer in time."""
 
 
+REFUSED = "the client refused: "  # how the reason begins of a client that did not like what it was sent
 CLIENT_FAILED = 2  # Flower's code for an exception in the client's own code
 PATIENCE = 180.0  # seconds for all nodes to appear
 
@@ -39,6 +40,8 @@ def client_number(message: Message) -> int:
 def failure(message: Message, error: BaseException) -> Message:
     """Answer an exception with an error reply of the same words on every engine."""
     words = in_words(error) if isinstance(error, OutOfTime) else f"the client failed: {in_words(error)}"
+    if isinstance(error, Refused):
+        words = REFUSED + in_words(error)
     return Message(Error(code=CLIENT_FAILED, reason=words), reply_to=message)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fedsim.core.federation import Federation
 from fedsim.core.interfaces import Attack, Audit, Behaviour, Committed, Defense
 from fedsim.core.training import Commitment
-from fedsim.core.types import Fault, Observation, RoundResult, Task, Verdict, Weights
+from fedsim.core.types import Fault, RoundResult, Task, Verdict, Weights
 from fedsim.data.images import Images
 
 
@@ -34,7 +34,12 @@ class ClientSetup:
     def has_memory(self) -> bool:
         """Whether a client's reply depends on its earlier ones."""
         proves_lies = self.audit is not None and bool(self.behaviours)
-        return proves_lies or any(defense.keeps_rest for defense in self.defenses)
+        return proves_lies or any(defense.keeps_rest or defense.looks_back for defense in self.defenses)
+
+    @property
+    def masks(self) -> bool:
+        """Whether replies leave with masks on."""
+        return any(defense.masks for defense in self.defenses)
 
     def behaviour(self, client: int) -> Behaviour:
         """Return how a client behaves."""
@@ -66,11 +71,12 @@ class ServerSetup:
     audit: Audit | None
     defenses: tuple[Defense, ...]  # that clients apply by the rules; an audit does them again
     sums_replies: bool  # secure aggregation: only the sum over a round's clients can be observed
+    masks: bool  # by masks that cancel
     first_scale: float  # the largest weight of the first model
     seed: int
     device: str
     threads: int
-    keep_observation: Callable[[Observation], None]
+    keep_observation: Callable[..., None]  # an Observation; own_sent: of a client that got weights of its own
     keep_fault: Callable[[Fault], None]
     keep_round: Callable[[RoundResult], None]
     keep_verdict: Callable[[Verdict], None]

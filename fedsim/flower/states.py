@@ -35,7 +35,7 @@ class ClientStates:
         """Save a client's state after a round."""
         tensors: dict[str, torch.Tensor] = {}
         for name, record in context.state.items():
-            if isinstance(record, ArrayRecord) and name.startswith("rest"):
+            if isinstance(record, ArrayRecord) and name.startswith(("rest", "last sent")):
                 tensors |= {f"{name}/{key}": tensor for key, tensor in decode(record).items()}
         proof = context.state.get(PROOF)
         if isinstance(proof, ConfigRecord) and isinstance(sealed := proof.get("sealed"), bytes):

@@ -16,7 +16,8 @@ from fedsim.core.errors import FedsimError, in_words, shortened
 from fedsim.core.types import ALL, Fault, Observation, Weights, reply_problem
 from fedsim.flower.auditing import hear_commitments, passes
 from fedsim.flower.averaging import RunningMean, sum_of
-from fedsim.flower.nodes import addressed_to
+from fedsim.flower.masked_sum import MaskedRound
+from fedsim.flower.nodes import REFUSED, addressed_to
 from fedsim.flower.observations import Dialect, Question, observation_of
 from fedsim.flower.overflow import Guard, honest_gradient
 from fedsim.flower.records import decode, encode
@@ -32,7 +33,11 @@ class ObservingStrategy(Strategy):
 
     setup: ServerSetup
     nodes: dict[int, int]  # Flower node id -> client number
-    _sent: Weights = field(default_factory=dict)
+    _honest: Weights = field(default_factory=dict)  # that training goes on from
+    _sent: Weights = field(default_factory=dict)  # the broadcast
+    _tailored: dict[int, Weights] = field(default_factory=dict)  # what clients got in place of it
+    _masked: MaskedRound | None = None
+    _hidden: dict[int, Weights] = field(default_factory=dict)  # masked replies, until they are added
     _asked: Sequence[int] = ()
     _grid: Grid | None = None
 
@@ -69,29 +74,51 @@ class ObservingStrategy(Strategy):
     ) -> Iterable[Message]:
         """Send this round's participants what the attack made of the global weights."""
         server_round += self.setup.done
-        attack, broadcast = self.setup.attack, arrays
-        self._sent = decode(arrays)
-        if attack.crafts():
-            own = {name: weight.clone() for name, weight in self._sent.items()}
-            crafted = attack.craft(self.setup.model, self.setup.task, server_round, own)
-            if problem := reply_problem(crafted, self._sent):
-                raise FedsimError(f"{type(attack).__name__}.craft changed the model's form: {problem}")
-            self._sent, broadcast = crafted, encode(crafted)
-        self._guard.begin(self._sent)
-        self._grid = grid
+        self._honest, self._grid = decode(arrays), grid
         self._asked = self._trusted(self.setup.federation.participants(self.setup.seed, server_round))
+        self._sent = self._crafted(server_round)
+        self._guard.begin(self._sent)
         node_of = {client: node for node, client in self.nodes.items() if client in self._asked}
+        node_of = dict(sorted(node_of.items()))
         if (audit := self.setup.audit) is not None and audit.commits:
-            hear_commitments(self.setup, audit, grid, dict(sorted(node_of.items())), server_round)
-        return [
-            Message(
-                RecordDict({"arrays": broadcast, "you": addressed_to(client)}),
-                node_of[client],
-                MessageType.TRAIN,
-                group_id=str(server_round),
+            hear_commitments(self.setup, audit, grid, node_of, server_round)
+        if self.setup.masks:
+            rules, degree = self.setup.federation, next(d.neighbours for d in self.setup.defenses if d.masks)
+            self._masked = MaskedRound(
+                grid, node_of, server_round, self.setup.seed, degree, timeout=rules.timeout
             )
-            for client in self._asked
-        ]
+            self._masked.begin()
+        broadcast = arrays if self._sent is self._honest else encode(self._sent)
+        questions = list[Message]()
+        for client in self._asked if self._masked is None else self._masked.near:
+            content = RecordDict({"arrays": self._arrays_for(client, broadcast), "you": addressed_to(client)})
+            for name, record in ({} if self._masked is None else self._masked.question(client)).items():
+                content[name] = record
+            questions.append(Message(content, node_of[client], MessageType.TRAIN, group_id=str(server_round)))
+        return questions
+
+    def _crafted(self, round: int) -> Weights:
+        """Return what is broadcast, and note what clients get in place of it."""
+        attack, model, task = self.setup.attack, self.setup.model, self.setup.task
+        self._tailored = {}
+        if not attack.crafts_in(round):
+            return self._honest
+        own = {name: weight.clone() for name, weight in self._honest.items()}
+        broadcast = attack.craft(model, task, round, own)
+        for client in self._asked:
+            if (tailored := attack.tailor(model, task, round, client, broadcast)) is not broadcast:
+                self._tailored[client] = tailored
+        for crafted in (broadcast, *self._tailored.values()):
+            if problem := reply_problem(crafted, self._honest):
+                raise FedsimError(f"{type(attack).__name__}.craft changed the model's form: {problem}")
+        return broadcast
+
+    def _arrays_for(self, client: int, broadcast: ArrayRecord) -> ArrayRecord:
+        """Return what a client is sent; tensors that are the broadcast's are not copied for it."""
+        if client not in self._tailored:
+            return broadcast
+        own = {n: t for n, t in self._tailored[client].items() if t is not self._sent[n]}
+        return ArrayRecord({**broadcast, **encode(own)})
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -99,7 +126,7 @@ class ObservingStrategy(Strategy):
         """Check, observe and average the replies as they come; a bad one is reported and left out."""
         server_round += self.setup.done
         rules, faults, mean = self.setup.federation, list[Fault](), RunningMean()
-        summed = list[Observation]()
+        summed, attacked = list[Observation](), self._attacks(server_round)
         for client, reply in self._in_order(replies):
             try:
                 if reply is None:
@@ -111,25 +138,42 @@ class ObservingStrategy(Strategy):
                 log.warning("round %d, client %d: %s; left out", server_round, client, reason)
                 self.setup.keep_fault(faults[-1])
                 continue
-            mean.add(observation.received, self._weight(observation, reply))
+            hidden = self._hidden.pop(client, None)
+            mean.add(hidden or observation.received, self._weight(observation, reply), scaled=bool(hidden))
             if self.setup.sums_replies:
-                summed.append(dataclasses.replace(observation, received=self._sent))  # it never saw this one
-            elif rules.attacks(server_round, client):
-                self.setup.keep_observation(observation)
-        if not mean.weight and (
-            mean.sum or not self._asked
-        ):  # all were rejected: nothing is learnt this round
-            return encode(self._sent), None
+                # It never saw this reply; what clients got in place of the broadcast, the attack says again.
+                summed.append(dataclasses.replace(observation, sent=self._sent, received=self._sent))
+            elif attacked and rules.attacks(server_round, client):
+                self.setup.keep_observation(observation, own_sent=client in self._tailored)
+        refused = bool(faults) and all(fault.reason.startswith(REFUSED) for fault in faults)
+        if not mean.weight and (mean.sum or not self._asked or refused):  # nothing is learnt this round
+            return encode(self._honest if refused else self._sent), None
         if not mean.weight:
             raise FedsimError(
                 f"round {server_round}: none of {len(faults)} clients gave a valid reply; the first, "
                 f"client {faults[0].client}: {faults[0].reason}. Remedy: mend that, or lower the learning "
                 "rate if tensors became NaN. Earlier rounds are kept in the run folder."
             )
-        if summed and rules.attacks(server_round, ALL):
+        if self._masked is not None:
+            mean = self._unmasked(mean, summed)
+        if summed and attacked and rules.attacks(server_round, ALL):
             self.setup.keep_observation(sum_of(summed, mean.mean()))
+        if attacked and self.setup.attack.crafts() and self.setup.attack.keeps_honest:
+            return encode(self._honest), None
         step = rules.server_step / mean.weight
         return encode({name: sent.add(mean.sum[name], alpha=step) for name, sent in self._sent.items()}), None
+
+    def _attacks(self, round: int) -> bool:
+        """Say whether the attack looks at this round: one that crafts, at those that it crafted."""
+        attack = self.setup.attack
+        return not attack.crafts() or attack.crafts_in(round)
+
+    def _unmasked(self, masked: RunningMean, answered: Sequence[Observation]) -> RunningMean:
+        """Return the sum of the replies, of which the server has seen masks alone."""
+        assert self._masked is not None
+        total = self._masked.unmasked(masked.sum, [seen.client for seen in answered])
+        plain = {name: tensor.to(self._sent[name].dtype) for name, tensor in total.items()}
+        return RunningMean(sum=plain, weight=masked.weight)
 
     def _in_order(self, replies: Iterable[Message]) -> Iterator[tuple[int, Message | None]]:
         """Yield every asked client with its reply, or None, by rising number and as early as possible.
@@ -155,7 +199,11 @@ class ObservingStrategy(Strategy):
 
     def _observe(self, round: int, client: int, reply: Message) -> Observation:
         """Read a reply; refuse one that would overflow the mean, or wreck the model for honest clients."""
-        question = Question(sent=self._sent, exact=self._sent)
+        sent = self._tailored.get(client, self._sent)
+        question = Question(sent=sent, exact=sent)
+        if self._masked is not None and not reply.has_error():
+            self._hidden[client] = self._masked.numbers(reply, sent)
+            reply.content["arrays"] = encode(sent)  # of a masked reply, its figures are all there is to read
         observation = observation_of(reply, question, self._dialect, round=round, client=client)
         share = float(observation.num_examples or 1) * len(self._asked)
         step = self.setup.federation.server_step

@@ -22,6 +22,7 @@ from fedsim.core.types import RoundResult, Task, Verdict
 from fedsim.data.images import Images
 from fedsim.flower.client import client_app
 from fedsim.flower.engines.engine import Apps, Engine
+from fedsim.flower.nodes import REFUSED
 from fedsim.flower.server import server_app
 from fedsim.flower.setups import ClientSetup, ServerSetup
 from fedsim.flower.states import ClientStates
@@ -132,6 +133,7 @@ def play(experiment: Experiment, folder: RunFolder, done: int = 0, told: Tracked
         audit=experiment.audit,
         defenses=experiment.defenses,
         sums_replies=any(defense.sums_replies for defense in experiment.defenses),
+        masks=any(defense.masks for defense in experiment.defenses),
         first_scale=experiment.first_scale,
         seed=experiment.seed,
         device=experiment.device,
@@ -186,6 +188,7 @@ def summarise(experiment: Experiment, folder: RunFolder) -> dict[str, Any]:
         if reached := [result for result in history if result.accuracy >= target]:
             metrics |= {"rounds_to_target": reached[0].round, "seconds_to_target": reached[0].seconds}
     metrics |= verdict_rates(folder.verdicts(), folder.malicious())
+    metrics |= noticed_rates(experiment, folder)
     if (epsilon := _epsilon(experiment, folder)) is not None:
         metrics["epsilon"] = epsilon
     return {
@@ -212,6 +215,17 @@ def verdict_rates(verdicts: Sequence[Verdict], malicious: Mapping[int, str]) -> 
     rates |= {"recomputed": sum(verdict.recomputed for verdict in verdicts) / steps} if steps else {}
     rates |= {"audit_bytes": fmean(verdict.bytes + verdict.shown for verdict in verdicts)} if verdicts else {}
     return rates
+
+
+def noticed_rates(experiment: Experiment, folder: RunFolder) -> dict[str, float]:
+    """Return how many of the clients asked looked at what they got, and refused; nothing: nobody looks."""
+    if not any(defense.inspects for defense in experiment.defenses):
+        return {}
+    rules, (last, _) = experiment.federation, folder.last_round()
+    rounds = range(1, (last or rules.rounds) + 1)
+    asked = sum(len(rules.participants(experiment.seed, round)) for round in rounds)
+    refused = sum(fault.reason.startswith(REFUSED) for fault in folder.faults())
+    return {"noticed": refused / asked}
 
 
 def _epsilon(experiment: Experiment, folder: RunFolder) -> float | None:

@@ -1,7 +1,7 @@
 """What every figure of a report is: in words, with unit, direction, definition and paper.
 
-A metric says this of itself (its class: title, unit, highest, bounded, paper; definition: its docstring), and
-a run keeps that in its summary, so that reports of others' metrics need none of their code.
+A metric says this of itself (its class: title, unit, highest, bounded, paper; definition: its docstring),
+and a run keeps that in its summary, so that reports of others' metrics need none of their code.
 """
 
 import inspect
@@ -24,6 +24,7 @@ from fedsim.metrics.lnacc import LnAcc
 from fedsim.metrics.lpips import LPIPS
 from fedsim.metrics.probability_cosine import ProbabilityCosine
 from fedsim.metrics.psnr import PSNR
+from fedsim.metrics.recovered import Recovered
 from fedsim.metrics.rouge import Rouge
 from fedsim.metrics.ssim import SSIM
 from fedsim.metrics.token_accuracy import TokenAccuracy
@@ -123,6 +124,7 @@ OURS: dict[str, Metric] = {
     "ssim": SSIM(),
     "lpips": LPIPS(),
     "certified": Certified(),
+    "recovered": Recovered(),
     "exact_sentences": ExactSentences(),
     "token_accuracy": TokenAccuracy(),
     "rouge1": Rouge(),
@@ -180,6 +182,13 @@ COSTS = (
         "seconds",
         "Seconds until the test accuracy reached federation.target_accuracy.",
         highest=False,
+    ),
+    _cost(
+        "noticed",
+        "crafted weights noticed",
+        "share of clients asked",
+        "Share of the clients, over all rounds, that saw something crafted and refused to answer.",
+        bounded=True,
     ),
     _cost(
         "detection",

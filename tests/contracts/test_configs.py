@@ -44,6 +44,7 @@ PRESETS = {  # (yaml, key): the yaml is there to set this
     *(("stein_matching", key) for key in ("first", "parametrisation", "double")),
     *(("gauss_newton", key) for key in ("first", "double")),
     ("gradinversion_matching", "candidates"),
+    *((name, "public") for name in ("imprint", "trap_weights", "soliton", "loki", "fishing", "quiet")),
     ("forger", "forgery"),
     ("fedavg", "mode"),
     ("fedavg", "local_steps"),
@@ -51,7 +52,10 @@ PRESETS = {  # (yaml, key): the yaml is there to set this
 TEXT_ATTACKS, TEXT_MODELS = {"dager", "bag_of_words"}, {"text_encoder", "text_decoder"}
 ONE_IMAGE = {"rgap", "gauss_newton", "head_peeling"}
 FIGURES = {  # beside a run's own metrics
-    "run": {"accuracy", "loss", "detection", "false_rejects", "recomputed", "epsilon", "rounds_to_target"},
+    "run": {
+        *("accuracy", "loss", "detection", "false_rejects", "recomputed", "epsilon", "rounds_to_target"),
+        "noticed",
+    },
     "game": {
         *(
             "accepted",
@@ -204,6 +208,8 @@ def test_an_attack_is_repeatable_and_leaves_observations_untouched(name: str) ->
         return
     alone = name in ONE_IMAGE
     model = small_model(activation="tanh") if alone else None
+    if name == "fishing":
+        model = small_model(depth=2, width=40)
     check_attack(fedsim.attack(name, **few), batch_size=1 if alone else 6, model=model)
 
 

@@ -100,6 +100,10 @@ class Matching(Attack):
         """Broadcast what the attack to start from wants."""
         return weights if self.first is None else self.first.craft(model, task, round, weights)
 
+    def crafts_in(self, round: int) -> bool:
+        """Say whether it does so in this round."""
+        return self.first is not None and self.first.crafts_in(round)
+
     def check(self, model: nn.Module, task: Task) -> None:
         """Refuse a model whose labels cannot be restored, or whose first layer has no span."""
         self.labels.check(model, task)
