@@ -156,7 +156,7 @@ def honest(seed: int, challenges: int) -> None:
                     prover=prover,
                     hides_machine=hides,
                 )
-                for n in range(2 * challenges)
+                for n in range(challenges // 2)
             ]
             wronged = [verdict for verdict in verdicts if not verdict.accepted]
             far = max(verdict.distance or 0.0 for verdict in verdicts)

@@ -13,7 +13,10 @@ from fedsim.core.errors import FedsimError, in_words
 @click.command("verify", short_help="judge a proof, or an audited run's records")
 @click.argument("proof", type=click.Path(path_type=Path))
 @click.option(
-    "--parent", type=click.Path(path_type=Path), help="The proof of the model that PROOF begins at."
+    "--parent",
+    multiple=True,
+    help="The proof of the model that PROOF begins at, with settings that are other for it: "
+    "'FILE proof.steps=100'; again for the parent's own parent.",
 )
 @click.option("--loop", help="Of a proof of your own loop: MODULE.FUNCTION, which is run where it is drawn.")
 @click.option(
@@ -25,7 +28,7 @@ from fedsim.core.errors import FedsimError, in_words
 def command(
     proof: Path,
     overrides: tuple[str, ...],
-    parent: Path | None,
+    parent: tuple[str, ...],
     loop: str | None,
     verifiers: int,
     head: str | None,
@@ -36,23 +39,28 @@ def command(
     `fedsim verify MODEL PROOF` also checks that the weights in MODEL are those that the proof ends with.
     Exit status: 0 accepted, 1 rejected, 2 malformed, 3 could not be judged.
     """
-    from fedsim.commands.central import Errand, judged_file
+    from fedsim.commands.central import Errand, judged_file, parent_of
     from fedsim.commands.cli import complain
     from fedsim.integrity.audited import check_audited
+    from fedsim.integrity.models import model_bytes
     from fedsim.integrity.shares import judged_together
+    from fedsim.integrity.verify import ProofFile, read_proof
 
     model = None
     if overrides and "=" not in overrides[0]:
         model, proof, overrides = proof, Path(overrides[0]), overrides[1:]
     try:
         if proof.is_dir():
-            number, problem, found = check_audited(proof, head, keys)
-            print(f"changed: {problem}" if problem else f"unchanged: {number} proofs, as in the ledger")
-            print(f"head: {found}")
-            sys.exit(1 if problem else 0)
+            found = check_audited(proof, head, keys)
+            same = f"unchanged: {found.proofs} proofs, as in the ledger"
+            print(f"changed: {found.problem}" if found.problem else same)
+            print(f"head: {found.head}\nsigned by: {found.signed_by}")
+            sys.exit(1 if found.problem else 0)
         seed = secrets.randbits(62)  # of the machine's own chance: nobody can know it beforehand
+        file, parents = read_proof(proof), [parent_of(text) for text in parent]
+        weights = None if model is None else ProofFile(model, model_bytes(model))
         errands = [
-            Errand(proof, overrides, loop, model, parent, seed, (number, verifiers))
+            Errand(file, overrides, loop, weights, parents, seed, (number, verifiers))
             for number in range(verifiers)
         ]
         verdict = judged_together(judged_file, errands)

@@ -19,6 +19,7 @@ from fedsim.flower.records import arrays_of, decode
 from fedsim.flower.setups import ServerSetup
 
 log = logging.getLogger(__name__)
+MOST_EXAMPLES = 10_000_000  # that a client may commit to: the server draws an order of as many
 ROOT = re.compile(r"[0-9a-f]{64}")
 
 
@@ -40,7 +41,9 @@ def hear_commitments(
             continue
         told = reply.content.get("commitment")
         root, examples = (told.get(name) for name in ("root", "examples")) if told else (None, None)
-        if type(examples) is int and examples > 0 and isinstance(root, str) and ROOT.fullmatch(root):
+        if not isinstance(root, str) or not ROOT.fullmatch(root):
+            continue
+        if type(examples) is int and 0 < examples <= MOST_EXAMPLES:
             heard[client] = Commitment(root=root, examples=examples)
     for client, commitment in sorted(heard.items()):
         if audit.keep:

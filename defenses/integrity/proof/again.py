@@ -6,7 +6,7 @@ and a user's own loop, which cannot be called step by step, are judged by the sa
 
 import math
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from fedsim.defenses.integrity.proof.reproduction import SAFETY, Variation
 from fedsim.defenses.integrity.proof.sampling import chosen_places
 
 STRAIGHT = 2.5  # sum of the errors of intervals, in units of what independent ones come to; honest: up to 1.5
+MODEL = "0."  # what the names of a model's tensors begin with in the state of a loop: it is handed over first
 PLAIN = Variation(name="the same")
 Shown = Callable[[int], Sequence[Any]]  # the batches of an interval, checked
 
@@ -31,9 +32,11 @@ class Interval:
     span: range
     batches: Sequence[Any]
     way: Variation = PLAIN
+    start: Weights | None = None  # in place of the checkpoint that is claimed
 
 
 Asked = Generator[Interval, Weights, None]
+Limit = Generator[Interval, Weights, float]
 
 
 def done_again(
@@ -54,21 +57,14 @@ def done_again(
         interval = Interval(place=place, span=trace.span(place), batches=shown(place))
         before, claimed = trace.checkpoints[place : place + 2]
         end = yield interval
-        gap, limit = distance_of_states(how.distance, end, claimed), how.delta
-        length = distance_of_states(how.distance, nothing(before) if trace.gradient else before, claimed)
-        if limit < gap <= how.widen * length and math.isfinite(gap):
-            # Where rounding grows, honest machines differ, too: by what is measured, and by a small share of
-            # the interval's own length at most, so that nobody is carried off by it.
-            spread = 0.0
-            for way in ways:
-                other = yield Interval(place=place, span=interval.span, batches=interval.batches, way=way)
-                spread = max(spread, distance_of_states(how.distance, end, other))
-            limit = max(limit, min(SAFETY * spread, how.widen * length))
+        gap = distance_of_states(how.distance, end, claimed)
+        length = _length(trace, how.distance, before, claimed)
+        limit = yield from _limit(how, gap, length, end, [[replace(interval, way=way)] for way in ways])
         work.steps += len(interval.span)
         work.looked += 1
         work.largest = gap if work.largest is None else max(work.largest, gap)
         work.limit = limit if work.limit is None else max(work.limit, limit)
-        work.still += length <= limit
+        work.still += how.strict and length <= limit
         if not gap <= limit:
             reason = f"{how.distance} {gap:.3g} from what was claimed, at most {limit:.3g}"
             raise Rejected("step", reason, interval.span[0])
@@ -79,6 +75,58 @@ def done_again(
             if distance_of_states(how.distance, end, other) == 0:  # nor does it differ from itself
                 reason = f"{how.distance} {gap:.3g} from the bits that the machine that it names computes"
                 raise Rejected("bits", reason, interval.span[0])
+        if gap > 0 and how.strict and trace.settings and place + 2 < len(trace.checkpoints):
+            yield from _check_next(trace, how, interval, end, limit, shown, ways)
+
+
+def _limit(
+    how: Thoroughness, gap: float, length: float, end: Weights, others: Sequence[Sequence[Interval]]
+) -> Limit:
+    """Return how far an interval may end from what is claimed.
+
+    Where rounding grows, honest machines differ, too: by what is measured, and by a small share of the
+    interval's own length at most, so that nobody is carried off by it. others: the same in other ways, each
+    an interval or several, one after another.
+    """
+    most = how.widen * length
+    limit = how.delta if how.calibrated is None else min(how.calibrated, max(how.delta, most))
+    if how.calibrated is not None or not limit < gap <= most or not math.isfinite(gap):
+        return limit
+    spread = 0.0
+    for intervals in others:
+        other: Weights | None = None
+        for interval in intervals:
+            other = yield interval if other is None else replace(interval, start=other)
+        assert other is not None
+        spread = max(spread, distance_of_states(how.distance, end, other))
+    return max(limit, min(SAFETY * spread, most))
+
+
+def _check_next(
+    trace: Trace,
+    how: Thoroughness,
+    interval: Interval,
+    end: Weights,
+    limit: float,
+    shown: Shown,
+    ways: Sequence[Variation],
+) -> Asked:
+    """Take one more step from where an interval ended, here and by the claim: the two must not part.
+
+    An optimizer may divide by what is next to nothing: then a bend of its state that is shorter than delta
+    moves the weights by hundreds of thousands of times as much.
+    """
+    place = interval.place + 1
+    step = Interval(place=place, span=trace.span(place)[:1], batches=shown(place)[:1])
+    theirs = yield step
+    mine = yield replace(step, start=end)
+    gap = distance_of_states(how.distance, mine, theirs)
+    length = _length(trace, how.distance, trace.checkpoints[place], theirs)
+    others = [[replace(interval, way=way), replace(step, way=way)] for way in ways]
+    most = max(limit, (yield from _limit(how, gap, length, mine, others)))
+    if not gap <= most:
+        reason = f"a step on, {how.distance} {gap:.3g} from where the claim leads, at most {most:.3g}"
+        raise Rejected("step", reason, step.span[0])
 
 
 def _add_drift(work: Work, end: Weights, claimed: Weights) -> None:
@@ -116,13 +164,27 @@ def distance_of_states(kind: str, one: Weights, other: Weights) -> float:
     return distance(kind, real, {name: other[name] for name in real})
 
 
+def _length(trace: Trace, kind: str, before: Weights, after: Weights) -> float:
+    """Return how far an interval leads: of a loop, its model, as counters and moments go far by themselves."""
+    real = {
+        name: tensor
+        for name, tensor in after.items()
+        if tensor.is_floating_point() and (not trace.settings or name.startswith(MODEL))
+    }
+    start = nothing(real) if trace.gradient else {name: before[name] for name in real}
+    return distance(kind, start, real) if real else 0.0
+
+
 def nothing(like: Weights) -> Weights:
     """Return zeros in the form of weights: a gradient that is none."""
     return {name: torch.zeros_like(tensor) for name, tensor in like.items()}
 
 
 def check_progress(work: Work) -> None:
-    """Refuse a proof whose intervals are mostly too short to tell work from none, or lean one way."""
+    """Refuse a proof whose intervals are mostly too short to tell work from none, or lean one way.
+
+    Verifiers that are not strict have counted neither.
+    """
     if 2 * work.still > work.looked:
         reason = f"{work.still} of {work.looked} intervals are no longer than the error that is allowed"
         raise Rejected("progress", f"{reason}: who did nothing would pass")
