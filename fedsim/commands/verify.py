@@ -24,6 +24,9 @@ from fedsim.core.errors import FedsimError, in_words
 )
 @click.option("--head", help="Of a RUN: the head of its ledger, as it was printed when the run ended.")
 @click.option("--keys", type=click.Path(path_type=Path), help="Of a RUN with audit.keys: the folder of them.")
+@click.option(
+    "--again", is_flag=True, help="Of a RUN: judge all its proofs once more, by its config and data."
+)
 @settings
 def command(
     proof: Path,
@@ -33,6 +36,7 @@ def command(
     verifiers: int,
     head: str | None,
     keys: Path | None,
+    again: bool,
 ) -> None:
     """Judge PROOF, a file of `fedsim prove`, by data=... model=... proof.keys=DIR; or the ledger of a RUN.
 
@@ -55,7 +59,7 @@ def command(
             same = f"unchanged: {found.proofs} proofs, as in the ledger"
             print(f"changed: {found.problem}" if found.problem else same)
             print(f"head: {found.head}\nsigned by: {found.signed_by}")
-            sys.exit(1 if found.problem else 0)
+            sys.exit(1 if found.problem or (again and not _holds(proof, overrides)) else 0)
         seed = secrets.randbits(62)  # of the machine's own chance: nobody can know it beforehand
         file, parents = read_proof(proof), [parent_of(text) for text in parent]
         weights = None if model is None else ProofFile(model, model_bytes(model))
@@ -77,3 +81,31 @@ def command(
     where = "" if verdict.step is None else f", step {verdict.step}"
     print(f"rejected: {verdict.check}{where}: {verdict.reason}")
     sys.exit(2 if verdict.check == "form" else 1)
+
+
+def _holds(run: Path, overrides: tuple[str, ...]) -> bool:
+    """Judge the kept proofs of a run again, and say which verdicts do not come out as they are recorded."""
+    from fedsim.commands.settings import permitted
+    from fedsim.config import build
+    from fedsim.config.compose import parse_text
+    from fedsim.config.trust import check_trusted
+    from fedsim.integrity.kept import judged_again
+    from fedsim.storage.runfolder import RunFolder
+
+    others, allowed = permitted(overrides)
+    if others:
+        raise FedsimError(
+            f"expected a run folder alone, got {others[0]!r} beside it: its settings are its own"
+        )
+    folder = RunFolder(run)
+    config = parse_text(folder.config_text())
+    check_trusted(config, (), allowed)
+    twice = list(judged_again(build.experiment(config), folder))
+    differing = [one for one in twice if one.differs]
+    for one in differing:
+        was, now = one.recorded, one.again
+        words = "accepted" if now.accepted else f"rejected: {now.check}: {now.reason}"
+        before = "accepted" if was.accepted else f"rejected: {was.check}"
+        print(f"round {was.round}, client {was.client}: recorded as {before}; again: {words}")
+    print(f"judged again: {len(twice) - len(differing)} of {len(twice)} verdicts hold")
+    return not differing

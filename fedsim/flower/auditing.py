@@ -3,12 +3,14 @@
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from torch import nn
 
 from fedsim.core.errors import FedsimError
+from fedsim.core.federation import Federation
 from fedsim.core.interfaces import Audit, Submission
 from fedsim.core.randomness import generator
 from fedsim.core.training import Batch, Commitment
@@ -102,7 +104,9 @@ def _judged(
             commitment=commitment,
             kind=rules.reply_kind,
             defended=lambda reply: _defended(setup, reply),
-            order=None if commitment is None else _order(setup, observation, commitment.examples),
+            order=None
+            if commitment is None
+            else order_of(rules, setup.seed, observation, commitment.examples),
         )
     )
 
@@ -114,17 +118,28 @@ def _defended(setup: ServerSetup, reply: Weights) -> Weights:
     return reply
 
 
-def _order(setup: ServerSetup, seen: Observation, number: int) -> tuple[tuple[int, ...], ...] | None:
+class OfRound(Protocol):
+    """Whatever tells a round and a client."""
+
+    @property
+    def round(self) -> int:
+        """The round."""
+
+    @property
+    def client(self) -> int:
+        """The client."""
+
+
+def order_of(rules: Federation, seed: int, seen: OfRound, number: int) -> tuple[tuple[int, ...], ...] | None:
     """Return where a client's data of so many examples has those of a round's steps.
 
     None where batches are made by their labels, which the server does not know.
     """
-    rules = setup.federation
     if rules.labels != "natural":
         return None
     first, replacement = (seen.round - 1) * rules.local_steps, rules.sampling == "with_replacement"
     return tuple(
-        tuple(natural_places(number, rules.batch_size, replacement, setup.seed, seen.client, step).tolist())
+        tuple(natural_places(number, rules.batch_size, replacement, seed, seen.client, step).tolist())
         for step in range(first, first + rules.local_steps)
     )
 

@@ -97,7 +97,7 @@ def keep_proof(storage: Storage, sealed: bytes, *, round: int, client: int) -> N
     """Enter a proof in the ledger of a run folder, and put it beside."""
     digest = hashlib.sha256(sealed).hexdigest()
     append(storage, LEDGER, "proof", digest, len(sealed), round=round, client=client)
-    storage.write(_proof_file(round, client), sealed)
+    storage.write(proof_file(round, client), sealed)
 
 
 def keep_verdict(storage: Storage, verdict: Verdict) -> None:
@@ -182,7 +182,7 @@ def _head_problem(
 
 def _proofs_problem(run: Path, entries: Sequence[Entry]) -> str | None:
     # A resumed run plays a round again: the last proof counts.
-    kept = {_proof_file(entry.round, entry.client): entry for entry in entries if entry.kind == "proof"}
+    kept = {proof_file(entry.round, entry.client): entry for entry in entries if entry.kind == "proof"}
     for name, entry in kept.items():
         if not (run / name).is_file():
             return f"{run / name} is in the ledger and not in the folder"
@@ -227,5 +227,6 @@ def _canonical(content: dict[str, object]) -> bytes:
     return json.dumps(content, sort_keys=True, separators=(",", ":")).encode() + b"\n"
 
 
-def _proof_file(round: int, client: int) -> str:
+def proof_file(round: int, client: int) -> str:
+    """Return where in a run folder a client's proof of a round is."""
     return f"{FOLDER}/round_{round}.client_{client}.proof"

@@ -5,12 +5,16 @@ import runpy
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fedsim.config import build
+from fedsim.config.compose import parse_text
 from fedsim.core.errors import FedsimError
 from fedsim.integrity.audited import check_audited
+from fedsim.integrity.kept import judged_again
 from fedsim.integrity.keys import make_keys
 from fedsim.storage import ledger
 from fedsim.storage.findings import findings
@@ -182,6 +186,21 @@ def test_every_edit_of_proofs_verdicts_and_ledger_is_found(play_small) -> None:
     assert "no signed head" in str(ledger.check_run(run)[1])
     lines.unlink()
     assert "it was removed" in str(ledger.check_run(run)[1])
+
+
+def test_an_auditor_judges_kept_proofs_again(play_small, command, tmp_path: Path) -> None:
+    played = play_small(*AUDITED, "client=[hidden_jump]")
+    good = command("verify", str(played.path), "--again", cwd=tmp_path)
+    number = len(played.verdicts())
+    assert good.returncode == 0, good.stderr
+    assert f"judged again: {number} of {number} verdicts hold" in good.stdout
+    turned = played.verdicts()
+    cheat = next(place for place, verdict in enumerate(turned) if not verdict.accepted)
+    turned[cheat] = replace(turned[cheat], accepted=True)  # a verifier that let somebody through
+    folder = SimpleNamespace(path=played.path, storage=played.storage, verdicts=lambda: turned)
+    experiment = build.experiment(parse_text(played.config_text()))
+    differing = [one.recorded for one in judged_again(experiment, folder) if one.differs]
+    assert differing == [turned[cheat]]
 
 
 @pytest.mark.parametrize("cheat", CHEATS)

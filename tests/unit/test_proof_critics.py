@@ -4,9 +4,11 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from flwr.app import ConfigRecord, RecordDict
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
@@ -14,17 +16,21 @@ from torch.utils.data import DataLoader, TensorDataset
 from fedsim.attacks.integrity.spoofing.bent_moments import bent_moments
 from fedsim.attacks.integrity.spoofing.creep import Creep
 from fedsim.core.errors import FedsimError
+from fedsim.core.inputs import Tokens
 from fedsim.core.interfaces import Behaviour
 from fedsim.core.randomness import generator
-from fedsim.core.types import Verdict
+from fedsim.core.training import Batch
+from fedsim.core.types import Task, Verdict
 from fedsim.data.synthetic import synthetic
 from fedsim.defenses.integrity.proof.again import _length
 from fedsim.defenses.integrity.proof.checkpoints import Malformed
+from fedsim.defenses.integrity.proof.domain import batch_problem
 from fedsim.defenses.integrity.proof.expected import Thoroughness, Work
 from fedsim.defenses.integrity.proof.machine import cores
 from fedsim.defenses.integrity.proof.proof import MOST_TEXT, Proof, canonical, from_bytes, to_bytes
 from fedsim.defenses.integrity.proof.proof_of_learning import ProofOfLearning
 from fedsim.defenses.integrity.proof.seal import content_digest, reading_key, seal, unseal
+from fedsim.flower.auditing import hear_commitments
 from fedsim.integrity.keys import make_keys, prover_keys, verifier_keys
 from fedsim.integrity.prove import prove
 from fedsim.integrity.recorder import Recorder
@@ -128,9 +134,9 @@ def test_bytes_that_would_cost_more_than_they_are_are_refused() -> None:
     assert len(from_bytes(looped).trace.settings) == steps + 1
     empty = [["0.w", [2], "<f4"], ["1.count", [], "<i8"], *([f"{n}", [0], "<f4"] for n in range(20_000))]
     from_bytes(header(looped, tensors=empty))  # tensors without numbers cost nothing for each checkpoint
+    long = to_bytes(replace(proof, trace=replace(trace, settings=["[]"] * steps + [" " * (MOST_TEXT + 1)])))
     with pytest.raises(Malformed, match="at most"):
-        long = replace(trace, settings=["[]"] * steps + [" " * (MOST_TEXT + 1)])
-        from_bytes(to_bytes(replace(proof, trace=long)))
+        from_bytes(long)
     for value in (float("nan"), float("inf")):
         wrong = {**state, "0.w": torch.tensor([0.0, value])}
         late = replace(trace, checkpoints=[state] * steps + [wrong])
@@ -283,3 +289,59 @@ def test_a_file_of_no_proof_is_refused_before_it_is_judged(tmp_path: Path) -> No
     other = seal(b"", *prover_keys(None, 99))
     with pytest.raises(FedsimError, match="none were named"):
         verify_file(ProofFile(tmp_path, other), TRAINING, AUDIT, generator(0))
+
+
+@pytest.mark.parametrize(
+    ("examples", "root", "heard"),
+    [
+        (5, "a" * 64, True),
+        (10**12, "a" * 64, False),
+        (0, "a" * 64, False),
+        (True, "a" * 64, False),
+        (5, "a", False),
+    ],
+)
+def test_a_commitment_that_a_server_could_not_draw_an_order_of_is_none(
+    examples: int, root: str, heard: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedsim.flower.auditing.Message", lambda *parts: parts)  # of a run that is not there
+    told = RecordDict({"commitment": ConfigRecord({"root": root, "examples": examples})})
+    reply = SimpleNamespace(metadata=SimpleNamespace(src_node_id=7), has_error=lambda: False, content=told)
+    kept = dict[int, object]()
+    setup = SimpleNamespace(
+        commitments={},
+        federation=SimpleNamespace(timeout=1),
+        keep_commitment=lambda round, client, one: kept.update({client: one}),
+    )
+    grid = SimpleNamespace(send_and_receive=lambda questions, timeout: [reply])
+    hear_commitments(setup, AUDIT, grid, {3: 7}, 1)
+    assert (3 in setup.commitments, 3 in kept) == (heard, heard)
+
+
+def texts(tokens: list[list[int]], labels: object) -> Batch:
+    return Batch(images=torch.tensor(tokens), labels=torch.tensor(labels))
+
+
+@pytest.mark.parametrize(
+    ("continued", "batch", "words"),
+    [
+        (False, texts([[0, 3], [1, 2]], [0, 1]), None),
+        (False, texts([[0, 4], [1, 2]], [0, 1]), "expected tokens from 0 to 3"),
+        (False, texts([[0, -1], [1, 2]], [0, 1]), "expected tokens from 0 to 3"),
+        (False, texts([[0, 3], [1, 2]], [0, 4]), "expected labels from 0 to 3"),
+        (False, texts([[0, 3], [1, 2]], [0, -100]), "expected labels from 0 to 3"),
+        (False, texts([[0, 3]], [0]), "expected tokens (2, 2) of int64"),
+        (True, texts([[0, 3], [1, 2]], [[3, -100], [2, 1]]), None),
+        (True, texts([[0, 3], [1, 2]], [[3, -1], [2, 1]]), "expected labels from 0 to 3"),
+        (True, texts([[0, 3], [1, 2]], [0, 1]), "expected labels (2, 2) of int64"),
+    ],
+)
+def test_texts_are_data_too(continued: bool, batch: Batch, words: str | None) -> None:
+    task = Task(
+        input_shape=(2,),
+        num_classes=4,
+        inputs=Tokens(vocabulary=("a", "b", "c", "d"), length=2, continued=continued),
+    )
+    found = batch_problem(batch, 2, task, "uint8")
+    assert (found is None) == (words is None)
+    assert (words or "") in (found or "")

@@ -18,9 +18,9 @@ from fedsim.defenses.integrity.proof.expected import Thoroughness
 from fedsim.defenses.integrity.proof.proof import Proof, from_bytes, to_bytes
 from fedsim.defenses.integrity.proof.seal import seal, unseal
 from fedsim.integrity.keys import prover_keys, verifier_keys
+from fedsim.integrity.models import read_model
 from fedsim.integrity.prove_loop import prove
 from fedsim.integrity.recorder import Recorder
-from fedsim.integrity.models import read_model
 from fedsim.integrity.shares import Share, merged
 from fedsim.integrity.verify_loop import verify_loop
 

@@ -165,7 +165,7 @@ def distance_of_states(kind: str, one: Weights, other: Weights) -> float:
 
 
 def _length(trace: Trace, kind: str, before: Weights, after: Weights) -> float:
-    """Return how far an interval leads: of a loop, its model, as counters and moments go far by themselves."""
+    """Return how far an interval leads: of a loop, its model, as counters and moments go far anyway."""
     real = {
         name: tensor
         for name, tensor in after.items()

@@ -3,20 +3,24 @@
 import torch
 from torch import Tensor
 
+from fedsim.core.inputs import Tokens
 from fedsim.core.training import Batch
 from fedsim.core.types import Task
 
 DOMAINS = ("uint8", "box", "real")  # from the strictest: whole grey levels, pixels in [0, 1], any numbers
 REAL_LABELS = "real labels"  # images, with shares of classes that may be any numbers
 NONE = "none"
+IGNORED = -100  # the label of a place that has no next token, as torch's cross-entropy has it
 COPIES = 0.1  # of a batch: some data sets hold a few
 
 
 def batch_problem(
     batch: Batch, size: int, task: Task, domain: str, dtype: torch.dtype = torch.float32
 ) -> str | None:
-    """Say what keeps a batch from being so many images of the task with a class each, or None."""
+    """Say what keeps a batch from being so many inputs of the task with a class each, or None."""
     images, labels = batch.images, batch.labels
+    if isinstance(task.inputs, Tokens):
+        return _tokens_problem(batch, size, task, task.inputs)
     if problem := images_problem(batch, size, task, dtype):
         return problem
     if labels.dtype != torch.int64 or tuple(labels.shape) != (size,):
@@ -25,8 +29,24 @@ def batch_problem(
         return f"expected labels from 0 to {task.num_classes - 1}"
     if domain != "real" and (bool(torch.signbit(images).any()) or float(images.max()) > 1):
         return "expected pixels in [0, 1]"  # -0.0 is another way to write a pixel, not another pixel
-    if domain == "uint8" and not torch.equal(torch.round(images * 255) / 255, images):
+    if domain == "uint8" and task.inputs is None and not torch.equal(torch.round(images * 255) / 255, images):
         return "expected pixels that are whole grey levels, multiples of 1/255"
+    return None
+
+
+def _tokens_problem(batch: Batch, size: int, task: Task, inputs: Tokens) -> str | None:
+    """Say what keeps a batch from being so many texts with a class each, or next tokens, or None."""
+    labels = (size, inputs.length) if inputs.continued else (size,)
+    for name, values, shape, most in (
+        ("tokens", batch.images, (size, inputs.length), task.num_tokens),
+        ("labels", batch.labels, labels, task.num_classes),
+    ):
+        if values.dtype != torch.int64 or tuple(values.shape) != shape:
+            return f"expected {name} {shape} of int64, got {tuple(values.shape)} of {values.dtype}"
+        least = IGNORED if inputs.continued and name == "labels" else 0
+        outside = (values < 0) & (values != least) | (values >= most)
+        if bool(outside.any()):
+            return f"expected {name} from 0 to {most - 1}"
     return None
 
 

@@ -122,7 +122,7 @@ class ProofOfLearning(Audit):
             learning_rate=submission.learning_rate if self.pin_learning_rate else None,
             steps=submission.steps,
             every=self.every,
-            batch_size=_batch_size(submission) if self.commits else submission.batch_size,
+            batch_size=submission.batch_size,
             nonce="" if self.commits else None,
             num_examples=submission.num_examples,
             commitment=submission.commitment if self.commits else None,
@@ -144,9 +144,3 @@ class ProofOfLearning(Audit):
         # A key serves many runs: what was asked in one must not tell what will be asked in the next.
         secret = int.from_bytes(self._own.private_bytes_raw(), "big")
         return generator(secret, *names, content_digest(submission.proof, reading_key(submission.seed)))
-
-
-def _batch_size(submission: Submission) -> int:
-    """Return how many examples a step has: who owns fewer than are asked for trains on all of them."""
-    sizes = {len(step) for step in submission.order or ()}
-    return sizes.pop() if len(sizes) == 1 else submission.batch_size

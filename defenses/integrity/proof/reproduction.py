@@ -109,9 +109,14 @@ def _micro_batches(model: nn.Module, batch: Batch) -> Weights:
     size = max(1, len(batch.labels) // 4)
     for images, labels in zip(torch.split(batch.images, size), torch.split(batch.labels, size), strict=True):
         gradient, _ = batch_gradient(model, images, labels)
-        share = len(labels) / len(batch.labels)
+        share = _counted(labels) / _counted(batch.labels)
         total = {name: total.get(name, 0) + share * tensor for name, tensor in gradient.items()}
     return total
+
+
+def _counted(labels: torch.Tensor) -> int:
+    """Return how many losses a batch's mean is over: places of a text without a next token have none."""
+    return int((labels >= 0).sum()) if labels.dtype == torch.int64 else len(labels)
 
 
 def rounded(number: int) -> Variation:
