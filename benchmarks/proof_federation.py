@@ -1,4 +1,4 @@
-"""A quarter of a federation's clients cheats, audited: how well does the model learn? A part of proof_bars.py.
+"""A quarter of the clients cheats, audited: how well does the model learn? A part of proof_bars.py.
 
 Who is rejected in its first round is asked no more, so what is learnt does not depend on how it cheated: each
 spoof plays that round, and only the free rider all twenty.
@@ -20,9 +20,7 @@ ACCEPTED = ("planned_data",)  # it trains, on data that is worth nothing
 
 def audit(seed: int, challenges: int) -> None:
     """The federation of experiment=pol_audit, one seed for 20 challenges."""
-    print(
-        "\naudited, 8 clients, 2 cheat: accuracy after 20 rounds without cheats, with; clients rejected in round 1"
-    )
+    print("\naudited, 2 of 8 clients cheat: accuracy after 20 rounds without and with, rejected in round 1")
     for number in range(max(1, challenges // 20)):
         clean, cheated = (accuracy(seed + number, 20, client) for client in ("[]", "[free_rider]"))
         print(f"seed {seed + number}: {clean:.3f}, {cheated:.3f}", end="; ", flush=True)

@@ -60,6 +60,8 @@ def command(
             print(f"changed: {found.problem}" if found.problem else same)
             print(f"head: {found.head}\nsigned by: {found.signed_by}")
             sys.exit(1 if found.problem or (again and not _holds(proof, overrides)) else 0)
+        if again or head is not None or keys is not None:
+            raise FedsimError("--again, --head, --keys: expected the folder of an audited run, got a file")
         seed = secrets.randbits(62)  # of the machine's own chance: nobody can know it beforehand
         file, parents = read_proof(proof), [parent_of(text) for text in parent]
         weights = None if model is None else ProofFile(model, model_bytes(model))

@@ -11,8 +11,7 @@ from torch import Tensor
 from fedsim.core import progress
 from fedsim.core.errors import FedsimError
 from fedsim.core.randomness import undisturbed
-from fedsim.core.training import Trace, tensors_digest
-from fedsim.defenses.integrity.proof.again import MODEL
+from fedsim.core.training import MODEL, Trace, tensors_digest
 from fedsim.defenses.integrity.proof.proof import proof_of, to_bytes
 from fedsim.defenses.integrity.proof.seal import seal
 from fedsim.integrity.keys import nonce_of, prover_keys

@@ -10,9 +10,9 @@ import torch
 
 from fedsim.core.errors import FedsimError, in_words, shortened
 from fedsim.core.randomness import undisturbed
-from fedsim.core.training import tensors_digest
+from fedsim.core.training import MODEL, tensors_digest
 from fedsim.core.types import Verdict, Weights
-from fedsim.defenses.integrity.proof.again import MODEL, Asked, Interval, check_progress, done_again
+from fedsim.defenses.integrity.proof.again import Asked, Interval, check_progress, done_again
 from fedsim.defenses.integrity.proof.claims import check_claims
 from fedsim.defenses.integrity.proof.expected import (
     MACHINE,

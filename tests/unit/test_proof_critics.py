@@ -24,8 +24,9 @@ from fedsim.core.types import Task, Verdict
 from fedsim.data.synthetic import synthetic
 from fedsim.defenses.integrity.proof.again import _length
 from fedsim.defenses.integrity.proof.checkpoints import Malformed
+from fedsim.defenses.integrity.proof.claims import _check_norms
 from fedsim.defenses.integrity.proof.domain import batch_problem
-from fedsim.defenses.integrity.proof.expected import Thoroughness, Work
+from fedsim.defenses.integrity.proof.expected import Rejected, Thoroughness, Work
 from fedsim.defenses.integrity.proof.machine import cores
 from fedsim.defenses.integrity.proof.proof import MOST_TEXT, Proof, canonical, from_bytes, to_bytes
 from fedsim.defenses.integrity.proof.proof_of_learning import ProofOfLearning
@@ -281,6 +282,15 @@ def test_an_interval_of_a_loop_is_as_long_as_its_models_way() -> None:
     assert _length(honest().trace, "l2", counted, after) == pytest.approx(26**0.5)
     gradient = replace(honest().trace, gradient=True)
     assert _length(gradient, "l2", {"w": torch.ones(1)}, {"w": torch.tensor([2.0])}) == 2
+
+
+def test_a_loops_counters_do_not_hide_a_jump_far_away() -> None:
+    _, trace = spoofed_loop(adam, lambda place, state: state)
+    found = [{**s, "1.state.0.step": s["1.state.0.step"] + 10.0**6} for s in trace.checkpoints]
+    _check_norms(replace(trace, checkpoints=found))
+    found[2]["0.weight"] = found[2]["0.weight"] * 50
+    with pytest.raises(Rejected, match="a checkpoint of norm"):
+        _check_norms(replace(trace, checkpoints=found))
 
 
 def test_a_file_of_no_proof_is_refused_before_it_is_judged(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from fedsim.defenses.integrity.proof.reproduction import SAFETY, Variation
 from fedsim.defenses.integrity.proof.sampling import chosen_places
 
 STRAIGHT = 2.5  # sum of the errors of intervals, in units of what independent ones come to; honest: up to 1.5
-MODEL = "0."  # what the names of a model's tensors begin with in the state of a loop: it is handed over first
 PLAIN = Variation(name="the same")
 Shown = Callable[[int], Sequence[Any]]  # the batches of an interval, checked
 
@@ -165,12 +164,8 @@ def distance_of_states(kind: str, one: Weights, other: Weights) -> float:
 
 
 def _length(trace: Trace, kind: str, before: Weights, after: Weights) -> float:
-    """Return how far an interval leads: of a loop, its model, as counters and moments go far anyway."""
-    real = {
-        name: tensor
-        for name, tensor in after.items()
-        if tensor.is_floating_point() and (not trace.settings or name.startswith(MODEL))
-    }
+    """Return how far an interval leads a model."""
+    real = trace.model_in(after)
     start = nothing(real) if trace.gradient else {name: before[name] for name in real}
     return distance(kind, start, real) if real else 0.0
 

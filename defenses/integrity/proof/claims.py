@@ -118,7 +118,7 @@ def _check_beginning(proof: Proof, expected: Expected) -> None:
 
 def _check_norms(trace: Trace) -> None:
     """Refuse a way over weights far larger than those it begins and ends with: no training goes there."""
-    norms = [_norm(weights) for weights in trace.checkpoints]
+    norms = [_norm(trace.model_in(weights)) for weights in trace.checkpoints]
     most = GROWTH * max(norms[0], norms[-1])
     for place, norm in enumerate(norms):
         if not norm <= most:
@@ -127,8 +127,9 @@ def _check_norms(trace: Trace) -> None:
 
 
 def _norm(weights: Weights) -> float:
-    real = [tensor for tensor in weights.values() if tensor.is_floating_point()]
-    return float(torch.stack([norm.float() for norm in torch._foreach_norm(real)]).norm())
+    if not weights:
+        return 0.0
+    return float(torch.stack([norm.float() for norm in torch._foreach_norm(list(weights.values()))]).norm())
 
 
 def _equal(one: Weights, other: Weights) -> bool:
