@@ -5,8 +5,8 @@ honest, creep, audit, costs, mutations, ledger (all: about an hour on one core).
 spoof accepted in at most 5 % of 100 challenges at the default setting, and within a point of accuracy where a
 quarter of the clients plays it; 0 of 200 honest proofs rejected; verification at most 1.6 times the share of
 steps done again + 10 % of training; a recorder at most 10 % at k = S; no mutation crashes, at most 200 MB of
-memory beyond the file's size, those accepted lie in intervals that were not drawn; 1,000 of 1,000 edits found.
-Seeds from 1000 up were not used for any choice.
+memory beyond the file's size, those accepted lie in intervals that were not drawn; 1,000 of 1,000 edits
+found. Seeds from 1000 up were not used for any choice.
 """
 
 import argparse

@@ -18,7 +18,7 @@ from fedsim.integrity.spoof import spoofed
 from fedsim.integrity.training import CentralTraining
 from fedsim.integrity.verify import batches_at, judged
 
-STEPS, PROOFS, INTERVALS = 60, 2, (1, 5)
+STEPS, PROOFS, INTERVALS = 40, 2, (1, 5)
 PAPER = {"widen": 0.0, "strict": False}
 SETTINGS: dict[str, dict] = {
     "Q=1, R=0": PAPER | {"random": 0},

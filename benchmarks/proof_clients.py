@@ -133,7 +133,7 @@ def spoofs(seed: int, challenges: int) -> None:
 
 
 def central_training(seed: int, steps: int, rate: float = 0.1) -> CentralTraining:
-    settings = [f"proof.steps={steps}", "proof.batch_size=64", f"proof.learning_rate={rate}", f"seed={seed}"]
+    settings = [f"proof.steps={steps}", "proof.batch_size=32", f"proof.learning_rate={rate}", f"seed={seed}"]
     config = compose(["model=lenet5", "audit=proof_of_learning", "name=benchmark", *settings])
     return build_central.central_training(config)[1]
 

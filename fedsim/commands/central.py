@@ -48,7 +48,7 @@ class Errand(NamedTuple):
     proof: "ProofFile"
     overrides: Sequence[str]
     loop: str | None  # the user's own, by its name
-    model: "ProofFile | None"
+    model: tuple[Path, bytes] | None  # a file of weights
     parents: Sequence[Parent]
     challenge: int
     share: tuple[int, int]

@@ -48,7 +48,7 @@ def command(
     from fedsim.integrity.audited import check_audited
     from fedsim.integrity.models import model_bytes
     from fedsim.integrity.shares import judged_together
-    from fedsim.integrity.verify import ProofFile, read_proof
+    from fedsim.integrity.verify import read_proof
 
     model = None
     if overrides and "=" not in overrides[0]:
@@ -64,7 +64,7 @@ def command(
             raise FedsimError("--again, --head, --keys: expected the folder of an audited run, got a file")
         seed = secrets.randbits(62)  # of the machine's own chance: nobody can know it beforehand
         file, parents = read_proof(proof), [parent_of(text) for text in parent]
-        weights = None if model is None else ProofFile(model, model_bytes(model))
+        weights = None if model is None else (model, model_bytes(model))
         errands = [
             Errand(file, overrides, loop, weights, parents, seed, (number, verifiers))
             for number in range(verifiers)

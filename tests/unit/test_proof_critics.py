@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from fedsim.attacks.integrity.spoofing.bent_moments import bent_moments
 from fedsim.attacks.integrity.spoofing.creep import Creep
+from fedsim.commands.central import Parent, parent_of
 from fedsim.core.errors import FedsimError
 from fedsim.core.inputs import Tokens
 from fedsim.core.interfaces import Behaviour
@@ -202,6 +203,18 @@ def test_a_chain_of_proofs_holds_over_several_parents_with_settings_of_their_own
     other = [parents[0], parents[1]._replace(training=trainings[0].__class__(**{**vars(TRAINING)}))]
     told = verify_file(*child, AUDIT, generator(2), parents=other)
     assert (told.check, "its parent: parent: its parent: settings" in told.reason) == ("parent", True)
+
+
+def test_a_parent_is_named_by_a_file_and_settings_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "my proof"
+    path.write_bytes(b"sealed")
+    for text, overrides in (
+        (str(path), []),
+        (f"'{path}' proof.steps=3 seed=1", ["proof.steps=3", "seed=1"]),
+    ):
+        assert parent_of(text) == Parent(ProofFile(path, b"sealed"), overrides)
+    with pytest.raises(FedsimError, match="expected a file"):
+        parent_of("")
 
 
 def test_what_is_asked_of_one_proof_does_not_tell_what_is_asked_of_the_next(tmp_path: Path) -> None:
