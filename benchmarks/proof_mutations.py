@@ -27,7 +27,7 @@ WORDS = ("subject", "libraries", "machine", "threads", "calibration", "nonce")  
 def mutations(seed: int, challenges: int) -> None:
     """100 unsigned and 40 signed mutations for each challenge; softmax, 40 steps, R = 20."""
     settings = [f"proof.steps={STEPS}", "proof.batch_size=8", "proof.learning_rate=0.1", f"seed={seed}"]
-    data = ["data=synthetic", "data.shape=[1,8,8]", "data.num_classes=4", "data.train_size=160"]
+    data = ["data=synthetic", "data.shape=[1,8,8]", "data.num_classes=4", "data.train_size=400"]
     config = compose(["model=softmax", *data, "audit=proof_of_learning", "name=benchmark", *settings])
     training = build_central.central_training(config)[1]
     built = functools.cache(training.drawn)  # building a model takes longer than to refuse a proof

@@ -23,7 +23,7 @@ from fedsim.core.randomness import generator
 from fedsim.core.training import Batch
 from fedsim.core.types import Task, Verdict
 from fedsim.data.synthetic import synthetic
-from fedsim.defenses.integrity.proof.again import _length
+from fedsim.defenses.integrity.proof.again import Interval, _length, _nearest
 from fedsim.defenses.integrity.proof.checkpoints import Malformed
 from fedsim.defenses.integrity.proof.claims import _check_norms
 from fedsim.defenses.integrity.proof.domain import batch_problem
@@ -295,6 +295,31 @@ def test_an_interval_of_a_loop_is_as_long_as_its_models_way() -> None:
     assert _length(honest().trace, "l2", counted, after) == pytest.approx(26**0.5)
     gradient = replace(honest().trace, gradient=True)
     assert _length(gradient, "l2", {"w": torch.ones(1)}, {"w": torch.tensor([2.0])}) == 2
+
+
+def nearest(how: Thoroughness, claimed: float, *ends: float) -> tuple[float, float, bool]:
+    """How far a claim lies from the nearest way, how far it may, and whether all were asked for."""
+    ways = [[Interval(place=0, span=range(1), batches=())] for _ in ends[1:]]
+    weights = [{"w": torch.tensor([value])} for value in ends]
+    asked = _nearest(how, {"w": torch.tensor([claimed])}, 2.0, weights[0], ways)
+    left = iter(weights[1:])
+    try:
+        next(asked)
+        while True:
+            asked.send(next(left))
+    except StopIteration as ended:
+        gap, limit, _ = ended.value
+        return gap, limit, next(left, None) is None
+
+
+def test_what_another_honest_way_leads_to_is_as_good() -> None:
+    how = Thoroughness()
+    assert nearest(how, 0.0, 0.0, 1.0) == (0, 1e-6, False)
+    assert nearest(how, 1.0, 0.0, 0.5, 1.0) == (0, 1e-6, True)  # a ReLU fell on the other side
+    assert nearest(how, 1.0, 0.0, 1.0, 0.5) == (0, 1e-6, False)
+    assert nearest(how, 1.0, 0.0, 0.5, 0.5) == (1, 1e-6, True)  # nobody gets there
+    assert nearest(how, 0.015, 0.0, 0.001) == (pytest.approx(0.015), pytest.approx(0.01), True)
+    assert nearest(replace(how, widen=0.0), 1.0, 0.0, 1.0) == (1, 1e-6, False)  # as the paper has it
 
 
 def test_a_loops_counters_do_not_hide_a_jump_far_away() -> None:

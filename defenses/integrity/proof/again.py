@@ -35,7 +35,7 @@ class Interval:
 
 
 Asked = Generator[Interval, Weights, None]
-Limit = Generator[Interval, Weights, float]
+Found = Generator[Interval, Weights, tuple[float, float, Weights]]
 
 
 def done_again(
@@ -56,9 +56,9 @@ def done_again(
         interval = Interval(place=place, span=trace.span(place), batches=shown(place))
         before, claimed = trace.checkpoints[place : place + 2]
         end = yield interval
-        gap = distance_of_states(how.distance, end, claimed)
         length = _length(trace, how.distance, before, claimed)
-        limit = yield from _limit(how, gap, length, end, [[replace(interval, way=way)] for way in ways])
+        others = [[replace(interval, way=way)] for way in ways]
+        gap, limit, end = yield from _nearest(how, claimed, length, end, others)
         work.steps += len(interval.span)
         work.looked += 1
         work.largest = gap if work.largest is None else max(work.largest, gap)
@@ -78,27 +78,33 @@ def done_again(
             yield from _check_next(trace, how, interval, end, limit, shown, ways)
 
 
-def _limit(
-    how: Thoroughness, gap: float, length: float, end: Weights, others: Sequence[Sequence[Interval]]
-) -> Limit:
-    """Return how far an interval may end from what is claimed.
+def _nearest(
+    how: Thoroughness, claimed: Weights, length: float, end: Weights, others: Sequence[Sequence[Interval]]
+) -> Found:
+    """Return how far what is claimed lies from where an interval ends, how far it may, and that end.
 
-    Where rounding grows, honest machines differ, too: by what is measured, and by a small share of the
-    interval's own length at most, so that nobody is carried off by it. others: the same in other ways, each
-    an interval or several, one after another.
+    Honest machines differ: where a ReLU changes sides, by whatever hangs on it. So what another honest way of
+    computing leads to is as good; and where rounding grows, they may differ by what is measured, and by a
+    small share of the interval's own length at most, so that nobody is carried off by it. others: the same in
+    other ways, each an interval or several, one after another.
     """
-    most = how.widen * length
+    gap, most = distance_of_states(how.distance, end, claimed), how.widen * length
     limit = how.delta if how.calibrated is None else min(how.calibrated, max(how.delta, most))
-    if how.calibrated is not None or not limit < gap <= most or not math.isfinite(gap):
-        return limit
+    if gap <= limit or how.widen == 0 or not math.isfinite(gap):
+        return gap, limit, end
     spread = 0.0
     for intervals in others:
         other: Weights | None = None
         for interval in intervals:
             other = yield interval if other is None else replace(interval, start=other)
         assert other is not None
+        near = distance_of_states(how.distance, other, claimed)
+        if near <= limit:
+            return near, limit, other
         spread = max(spread, distance_of_states(how.distance, end, other))
-    return max(limit, min(SAFETY * spread, most))
+    if how.calibrated is None and gap <= most:
+        limit = max(limit, min(SAFETY * spread, most))
+    return gap, limit, end
 
 
 def _check_next(
@@ -119,10 +125,10 @@ def _check_next(
     step = Interval(place=place, span=trace.span(place)[:1], batches=shown(place)[:1])
     theirs = yield step
     mine = yield replace(step, start=end)
-    gap = distance_of_states(how.distance, mine, theirs)
     length = _length(trace, how.distance, trace.checkpoints[place], theirs)
     others = [[replace(interval, way=way), replace(step, way=way)] for way in ways]
-    most = max(limit, (yield from _limit(how, gap, length, mine, others)))
+    gap, most, _ = yield from _nearest(how, theirs, length, mine, others)
+    most = max(limit, most)
     if not gap <= most:
         reason = f"a step on, {how.distance} {gap:.3g} from where the claim leads, at most {most:.3g}"
         raise Rejected("step", reason, step.span[0])
