@@ -26,7 +26,7 @@ from fedsim.integrity.calibrate import costs as recording_costs
 from fedsim.integrity.prove import prove
 from fedsim.integrity.prove_loop import prove as prove_loop
 from fedsim.integrity.training import CentralTraining, batch_at, central_indices, train_centrally
-from fedsim.integrity.verify import verify_file
+from fedsim.integrity.verify import read_proof, verify_file
 from fedsim.integrity.verify_loop import verify_loop
 from fedsim.models.lenet5 import lenet5
 from fedsim.storage.runfolder import RunFolder
@@ -52,7 +52,7 @@ def verification(steps: int) -> None:
             folder = RunFolder(Path(name) / "proof")
             path = prove(made, every, folder, name="benchmark", config_text="")
             started = time.process_time()
-            verdict = verify_file(path, made, audit, generator(0))
+            verdict = verify_file(read_proof(path), made, audit, generator(0))
             verified = time.process_time() - started
             assert verdict.accepted, verdict.reason
             share = verdict.recomputed / verdict.steps

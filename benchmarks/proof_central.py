@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from proof_clients import SPOOFS, central_training, global_model
+from proof_clients import SPOOFS, central_training, global_models
 
 from fedsim.config.parts import part
 from fedsim.core.randomness import generator
@@ -18,7 +18,7 @@ from fedsim.integrity.spoof import spoofed
 from fedsim.integrity.training import CentralTraining
 from fedsim.integrity.verify import batches_at, judged
 
-STEPS, PROOFS, INTERVALS = 60, 2, (1, 5)
+STEPS, PROOFS, INTERVALS = 40, 2, (1, 5)
 PAPER = {"widen": 0.0, "strict": False}
 SETTINGS: dict[str, dict] = {
     "Q=1, R=0": PAPER | {"random": 0},
@@ -38,7 +38,8 @@ def central(seed: int, challenges: int, figure: Path | None = None, only: Sequen
     print(f"\nstolen weights, {STEPS} steps, rate .1: % accepted, {challenges} challenges, {PROOFS} proofs")
     print("| spoof | k | " + " | ".join(SETTINGS) + " |")
     rows = dict[tuple[str, int], list[float]]()
-    victims = [(central_training(seed + n, STEPS), global_model(seed + 50 + n)) for n in range(PROOFS)]
+    stolen = global_models(seed + 50)
+    victims = [(central_training(seed + n, STEPS), stolen[-1 - n]) for n in range(PROOFS)]
     for name in names:
         for every in INTERVALS:
             made = [Looked.at(training, name, every, stolen) for training, stolen in victims]

@@ -21,10 +21,10 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Conv2d(1, 8, 5, stride=2),
+            nn.Conv2d(1, 8, 5, stride=2, bias=False),  # batch norm takes a bias away again
             nn.BatchNorm2d(8),
             nn.ReLU(),
-            nn.Conv2d(8, 16, 5, stride=2),
+            nn.Conv2d(8, 16, 5, stride=2, bias=False),
             nn.BatchNorm2d(16),
             nn.ReLU(),
             nn.Flatten(),

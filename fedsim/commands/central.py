@@ -1,5 +1,6 @@
 """What the commands around proofs work with."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,11 @@ from fedsim.core.errors import FedsimError
 
 if TYPE_CHECKING:
     from fedsim.config.compose import Composed
-    from fedsim.core.types import Verdict
+    from fedsim.defenses.integrity.proof.expected import Work
     from fedsim.defenses.integrity.proof.proof_of_learning import ProofOfLearning
+    from fedsim.integrity.shares import Share
     from fedsim.integrity.training import CentralTraining
+    from fedsim.integrity.verify import ProofFile
 
 
 def central(
@@ -29,35 +32,69 @@ def central(
     return audit, training, found
 
 
-class Errand(NamedTuple):
-    """What a verifier is told: which proof, by which settings, and which share of it is its own."""
+class Parent(NamedTuple):
+    """A proof that another begins at the end of, and what of the settings is other for it."""
 
-    proof: Path
+    file: "ProofFile"
+    overrides: Sequence[str]
+
+
+class Errand(NamedTuple):
+    """What a verifier is told: which proof, by which settings, and which share of it is its own.
+
+    Files are in it as they were read, once: all that share a proof judge the same one.
+    """
+
+    proof: "ProofFile"
     overrides: Sequence[str]
     loop: str | None  # the user's own, by its name
-    model: Path | None
-    parent: Path | None
+    model: tuple[Path, bytes] | None  # a file of weights
+    parents: Sequence[Parent]
     challenge: int
     share: tuple[int, int]
 
 
-def judged_file(errand: Errand) -> "Verdict":
+def parent_of(text: str) -> Parent:
+    """Return the parent that an option names: a file, and settings behind it."""
+    from fedsim.integrity.verify import read_proof
+
+    path, overrides = text, list[str]()
+    if not Path(text).is_file():
+        path, *overrides = shlex.split(text) or [text]
+    return Parent(read_proof(Path(path)), overrides)
+
+
+def judged_file(errand: Errand) -> "Share":
     """Judge a proof, or a share of it, in this process."""
     import torch
 
     from fedsim.core.randomness import generator
-    from fedsim.integrity.verify import verify_file
+    from fedsim.integrity.models import read_model
+    from fedsim.integrity.shares import Share
+    from fedsim.integrity.verify import Link, verify_file
 
     if errand.loop is not None:
         return _judged_loop(errand)
     audit, training, _ = central(errand.overrides)
     audit.how = replace(audit.how, share=errand.share)
+    parents = [
+        Link(parent.file, central((*errand.overrides, *parent.overrides))[1]) for parent in errand.parents
+    ]
     torch.set_num_threads(training.threads)
-    challenge = generator(errand.challenge)
-    return verify_file(errand.proof, training, audit, challenge, model=errand.model, parent=errand.parent)
+    works, model = list["Work"](), None if errand.model is None else read_model(*errand.model)
+    verdict = verify_file(
+        errand.proof,
+        training,
+        audit,
+        generator(errand.challenge),
+        model=model,
+        parents=parents,
+        works=works,
+    )
+    return Share(verdict, works)
 
 
-def _judged_loop(errand: Errand) -> "Verdict":
+def _judged_loop(errand: Errand) -> "Share":
     """Judge a proof of a user's own loop, which is found by its name, in the working folder too."""
     import torch
 
@@ -65,24 +102,31 @@ def _judged_loop(errand: Errand) -> "Verdict":
     from fedsim.config.compose import composed, with_defaults
     from fedsim.core.imports import imported
     from fedsim.core.randomness import generator
-    from fedsim.integrity.verify import read_sealed
+    from fedsim.defenses.integrity.proof.expected import Work
+    from fedsim.integrity.models import read_model
+    from fedsim.integrity.shares import Share
+    from fedsim.integrity.verify import check_seeds_keys
     from fedsim.integrity.verify_loop import verify_loop
 
     assert errand.loop is not None
     for text in errand.overrides:
         if text.startswith(("model=", "data=", "proof.steps=", "audit.every=")):
             raise FedsimError(f"{text}: the loop says what is trained, and how. Remedy: leave it out.")
-    if errand.parent is not None:
+    if errand.parents:
         raise FedsimError("--parent: a loop says itself where it begins. Remedy: leave it out.")
     config = composed(with_defaults(errand.overrides, ["audit=proof_of_learning", "name=proof"])).config
     torch.set_num_threads(config.threads)
     keys = None if config.proof["keys"] is None else Path(config.proof["keys"])
-    return verify_loop(
-        read_sealed(errand.proof, keys, config.seed),
+    check_seeds_keys(errand.proof, keys, config.seed)
+    work = Work()
+    verdict = verify_loop(
+        errand.proof.sealed,
         imported(errand.loop, "--loop"),
         replace(auditor(config).how, share=errand.share),
         generator(errand.challenge),
         keys=keys,
         seed=config.seed,
-        model=errand.model,
+        model=None if errand.model is None else read_model(*errand.model),
+        work=work,
     )
+    return Share(verdict, [work])

@@ -14,6 +14,8 @@ from torch.nn import functional
 
 from fedsim.core.types import Kind, Task, Weights
 
+MODEL = "0."  # what the names of a model's tensors begin with in the state of a loop: it is handed over first
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Batch:
@@ -47,6 +49,15 @@ class Trace:
     def span(self, place: int) -> range:
         """Return the steps between a checkpoint and the next."""
         return range(place * self.every, min((place + 1) * self.every, len(self.digests)))
+
+    def model_in(self, state: Weights) -> dict[str, Tensor]:
+        """Return what is real of a checkpoint's model; a loop's counters and moments go far by themselves."""
+        looped = len(self.settings) > 0
+        return {
+            name: tensor
+            for name, tensor in state.items()
+            if tensor.is_floating_point() and (not looped or name.startswith(MODEL))
+        }
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

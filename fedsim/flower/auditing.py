@@ -3,12 +3,14 @@
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from torch import nn
 
 from fedsim.core.errors import FedsimError
+from fedsim.core.federation import Federation
 from fedsim.core.interfaces import Audit, Submission
 from fedsim.core.randomness import generator
 from fedsim.core.training import Batch, Commitment
@@ -19,6 +21,7 @@ from fedsim.flower.records import arrays_of, decode
 from fedsim.flower.setups import ServerSetup
 
 log = logging.getLogger(__name__)
+MOST_EXAMPLES = 10_000_000  # that a client may commit to: the server draws an order of as many
 ROOT = re.compile(r"[0-9a-f]{64}")
 
 
@@ -40,7 +43,9 @@ def hear_commitments(
             continue
         told = reply.content.get("commitment")
         root, examples = (told.get(name) for name in ("root", "examples")) if told else (None, None)
-        if type(examples) is int and examples > 0 and isinstance(root, str) and ROOT.fullmatch(root):
+        if not isinstance(root, str) or not ROOT.fullmatch(root):
+            continue
+        if type(examples) is int and 0 < examples <= MOST_EXAMPLES:
             heard[client] = Commitment(root=root, examples=examples)
     for client, commitment in sorted(heard.items()):
         if audit.keep:
@@ -99,7 +104,9 @@ def _judged(
             commitment=commitment,
             kind=rules.reply_kind,
             defended=lambda reply: _defended(setup, reply),
-            order=None if commitment is None else _order(setup, observation, commitment.examples),
+            order=None
+            if commitment is None
+            else order_of(rules, setup.seed, observation, commitment.examples),
         )
     )
 
@@ -111,17 +118,28 @@ def _defended(setup: ServerSetup, reply: Weights) -> Weights:
     return reply
 
 
-def _order(setup: ServerSetup, seen: Observation, number: int) -> tuple[tuple[int, ...], ...] | None:
+class OfRound(Protocol):
+    """Whatever tells a round and a client."""
+
+    @property
+    def round(self) -> int:
+        """The round."""
+
+    @property
+    def client(self) -> int:
+        """The client."""
+
+
+def order_of(rules: Federation, seed: int, seen: OfRound, number: int) -> tuple[tuple[int, ...], ...] | None:
     """Return where a client's data of so many examples has those of a round's steps.
 
     None where batches are made by their labels, which the server does not know.
     """
-    rules = setup.federation
     if rules.labels != "natural":
         return None
     first, replacement = (seen.round - 1) * rules.local_steps, rules.sampling == "with_replacement"
     return tuple(
-        tuple(natural_places(number, rules.batch_size, replacement, setup.seed, seen.client, step).tolist())
+        tuple(natural_places(number, rules.batch_size, replacement, seed, seen.client, step).tolist())
         for step in range(first, first + rules.local_steps)
     )
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedsim.core import progress
 from fedsim.core.errors import FedsimError
 from fedsim.core.randomness import undisturbed
-from fedsim.core.training import Trace, tensors_digest
+from fedsim.core.training import MODEL, Trace, tensors_digest
 from fedsim.defenses.integrity.proof.proof import proof_of, to_bytes
 from fedsim.defenses.integrity.proof.seal import seal
 from fedsim.integrity.keys import nonce_of, prover_keys
@@ -34,10 +34,23 @@ def prove(train: Loop, *, into: str | Path, keys: str | Path | None = None, seed
     folder = Path(into)
     if taken := [name for name in (PROOF_FILE, WEIGHTS_FILE) if (folder / name).exists()]:
         raise FedsimError(f"{folder / taken[0]} is there already. Remedy: another folder.")
-    key_folder = None if keys is None else Path(keys)
-    signer, reader = prover_keys(key_folder, seed)
-    nonce = nonce_of(key_folder, seed)
-    recorder = LoopRecorder(secret_of(signer.public_key().public_bytes_raw(), nonce))
+    sealed, trace = sealed_loop(train, LoopRecorder, None if keys is None else Path(keys), seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / PROOF_FILE, sealed)
+    write_whole(folder / WEIGHTS_FILE, tensor_bytes(model_in(trace.checkpoints[-1])))
+    return folder / PROOF_FILE
+
+
+def sealed_loop(
+    train: Loop, kind: "type[LoopRecorder]", keys: Path | None, seed: int, machine: str | None = None
+) -> tuple[bytes, Trace]:
+    """Run a loop with a recorder; return the sealed proof of it, and what it says.
+
+    machine: what it says that it was computed on; None: what it was.
+    """
+    signer, reader = prover_keys(keys, seed)
+    nonce = nonce_of(keys, seed)
+    recorder = kind(secret_of(signer.public_key().public_bytes_raw(), nonce))
     with undisturbed():
         begin(recorder.secret)
         train(recorder)
@@ -50,10 +63,8 @@ def prove(train: Loop, *, into: str | Path, keys: str | Path | None = None, seed
     proof = replace(
         proof_of(recorder.trace, subject=subject, initial="random"), data=recorder.root, nonce=nonce.hex()
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / PROOF_FILE, seal(to_bytes(proof), signer, reader))
-    write_whole(folder / WEIGHTS_FILE, tensor_bytes(model_in(recorder.trace.checkpoints[-1])))
-    return folder / PROOF_FILE
+    proof = proof if machine is None else replace(proof, machine=machine)
+    return seal(to_bytes(proof), signer, reader), recorder.trace
 
 
 def secret_of(prover: bytes, nonce: bytes) -> bytes:
@@ -63,7 +74,7 @@ def secret_of(prover: bytes, nonce: bytes) -> bytes:
 
 def model_in(state: dict[str, Tensor] | Any) -> dict[str, Tensor]:
     """Return the model's part of a loop's state, by the model's own names."""
-    return {name[2:]: tensor for name, tensor in state.items() if name.startswith("0.")}
+    return {name.removeprefix(MODEL): one for name, one in state.items() if name.startswith(MODEL)}
 
 
 class LoopRecorder(Recorder):

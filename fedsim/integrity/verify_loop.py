@@ -10,18 +10,24 @@ import torch
 
 from fedsim.core.errors import FedsimError, in_words, shortened
 from fedsim.core.randomness import undisturbed
-from fedsim.core.training import tensors_digest
+from fedsim.core.training import MODEL, tensors_digest
 from fedsim.core.types import Verdict, Weights
 from fedsim.defenses.integrity.proof.again import Asked, Interval, check_progress, done_again
 from fedsim.defenses.integrity.proof.claims import check_claims
-from fedsim.defenses.integrity.proof.expected import Expected, Rejected, Thoroughness, Work
+from fedsim.defenses.integrity.proof.expected import (
+    MACHINE,
+    Expected,
+    Rejected,
+    Thoroughness,
+    Work,
+    joined,
+)
 from fedsim.defenses.integrity.proof.machine import as_on
 from fedsim.defenses.integrity.proof.proof import Proof
 from fedsim.defenses.integrity.proof.reproduction import variations
 from fedsim.defenses.integrity.proof.sampling import unseen_chance
 from fedsim.defenses.integrity.proof.verify import is_exact, opened
 from fedsim.integrity.keys import nonce_of, verifier_keys
-from fedsim.integrity.models import read_model
 from fedsim.integrity.prove_loop import Loop, secret_of
 from fedsim.integrity.recorder import Plan, Recorder, begin
 from fedsim.integrity.states import Stateful, padded, restore, state_of, tensors_in
@@ -50,30 +56,32 @@ def verify_loop(
     *,
     keys: Path | None = None,
     seed: int = 0,
-    model: Path | None = None,
+    model: Weights | None = None,
+    work: Work | None = None,
 ) -> Verdict:
     """Judge a sealed proof of a loop by running the verifier's own copy of that loop where it is drawn.
 
-    model: a file with the model's state that the proof must end with. What the loop does after its last batch
-    is never run; a loop that cannot be set up here raises.
+    model: the model's state that the proof must end with. What the loop does after its last batch is never
+    run; a loop that cannot be set up here raises. work: as in verify.
     """
     signer, reader = verifier_keys(keys, seed)
-    started, found = time.perf_counter(), _Findings(work=Work(limit=how.delta))
+    started, found = time.perf_counter(), _Findings(work=Work() if work is None else work)
+    found.work.limit = how.delta
     verdict = Verdict(round=0, client=0, accepted=True, bytes=len(sealed))
-    final = None if model is None else read_model(model)
     rejected: dict[str, Any] = {}
     try:
         proof = opened(sealed, signer, reader)
         if not proof.trace.settings:
             raise Rejected("form", "a proof of plain SGD, not of a loop. Remedy: verify without --loop")
-        secret = secret_of(signer.public_bytes_raw(), nonce_of(keys, seed))
-        expected = Expected(signer=signer, reader=reader)
-        examiner = Examiner(secret, proof, expected, how, challenge, found, final)
+        nonce = nonce_of(keys, seed)
+        secret = secret_of(signer.public_bytes_raw(), nonce)
+        expected = Expected(signer=signer, reader=reader, nonce=nonce.hex())
+        examiner = Examiner(secret, proof, expected, how, challenge, found, model)
         with as_on(proof.machine, proof.threads), undisturbed():
             examiner.exact = is_exact(proof, how)
             begin(secret)
             _run(train, examiner, found)
-        if how.strict:
+        if how.share == (0, 1):
             check_progress(found.work)
     except Rejected as error:
         rejected = {"accepted": False, "check": error.check, "reason": shortened(str(error))}
@@ -138,7 +146,7 @@ class Examiner(Recorder):
         asked = done_again(trace, how, self._challenge, found.work, shown, others, self.exact)
         interval = next(asked, None)
         while interval is not None:
-            self._restore(parts, interval.place)
+            self._restore(parts, interval)
             with interval.way.around():
                 for step, batch in zip(interval.span, interval.batches, strict=True):
                     self.hand_out(plan, step)
@@ -154,8 +162,8 @@ class Examiner(Recorder):
         end = None
         if self._final is not None:
             last = trace.checkpoints[-1]
-            end = {name: tensor for name, tensor in last.items() if not name.startswith("0.")}
-            end |= {f"0.{name}": tensor for name, tensor in self._final.items()}
+            end = {name: tensor for name, tensor in last.items() if not name.startswith(MODEL)}
+            end |= {f"{MODEL}{name}": tensor for name, tensor in self._final.items()}
         expected = replace(
             self._expected,
             start={**own, **padded({}, {n: t for n, t in first.items() if n not in own})},
@@ -167,16 +175,17 @@ class Examiner(Recorder):
             final=end,
             owns_data=True,
         )
-        self._found.unpinned = expected.unpinned
+        self._found.unpinned = joined(expected.unpinned, "" if self.exact else MACHINE)
         check_claims(proof, expected, how)
         if trace.settings[0] != text:
             raise Rejected("settings", "the loop does not begin with the settings that are claimed", 0)
         self._found.unseen = unseen_chance(len(trace.checkpoints) - 1, how, trace.every)
 
-    def _restore(self, parts: Sequence[Stateful], place: int) -> None:
-        trace = self._proof.trace
+    def _restore(self, parts: Sequence[Stateful], interval: Interval) -> None:
+        trace, place = self._proof.trace, interval.place
         try:
-            restore(parts, trace.checkpoints[place], trace.settings[place])
+            start = trace.checkpoints[place] if interval.start is None else interval.start
+            restore(parts, start, trace.settings[place])
         except Exception as error:  # whatever somebody claims to be a state
             reason = f"not a state of this loop: {in_words(error)}"
             raise Rejected("state", reason, trace.span(place)[0]) from error
@@ -187,7 +196,8 @@ class Examiner(Recorder):
     def _end(self, parts: Sequence[Stateful], interval: Interval) -> Weights:
         trace = self._proof.trace
         tensors, text = state_of(parts)
-        if text != trace.settings[interval.place + 1]:
+        whole = interval.span == trace.span(interval.place)
+        if whole and text != trace.settings[interval.place + 1]:
             raise Rejected("settings", "the settings are not those that the loop leads to", interval.span[0])
         return padded(tensors, trace.checkpoints[interval.place + 1])
 

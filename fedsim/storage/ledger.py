@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from fedsim.core.errors import FedsimError
 from fedsim.core.training import Commitment
@@ -97,7 +97,7 @@ def keep_proof(storage: Storage, sealed: bytes, *, round: int, client: int) -> N
     """Enter a proof in the ledger of a run folder, and put it beside."""
     digest = hashlib.sha256(sealed).hexdigest()
     append(storage, LEDGER, "proof", digest, len(sealed), round=round, client=client)
-    storage.write(_proof_file(round, client), sealed)
+    storage.write(proof_file(round, client), sealed)
 
 
 def keep_verdict(storage: Storage, verdict: Verdict) -> None:
@@ -125,30 +125,41 @@ def signed_words(number: int, head: str) -> bytes:
     return f"fedsim ledger {number} {head}".encode()
 
 
-def check_run(run: Path, head: str | None = None, key: str | None = None) -> tuple[int, str | None]:
-    """Return how many proofs a run was sent, and what was changed since: in chain, head, proofs or verdicts.
+class Checked(NamedTuple):
+    """What a run's ledger says, and what is not as it says."""
+
+    proofs: int  # that the run was sent
+    problem: str | None  # what was changed since: in chain, head, proofs or verdicts
+    head: str  # of the ledger as it is
+    signed_by: str = ""  # whose key the head was compared with, in words
+
+
+def check_run(run: Path, head: str | None = None, key: str | None = None) -> Checked:
+    """Compare the proofs and verdicts of a run with its ledger, and this with its signed head.
 
     head: that was printed when the run ended; key: the verifier's public one, in hex (None: the head's own).
     """
     if (run / FOLDER).is_dir() and not (run / LEDGER).is_file():
-        return 0, f"{run / LEDGER} is not there: it was removed"
+        return Checked(0, f"{run / LEDGER} is not there: it was removed", FIRST)
     if not (run / LEDGER).is_file():
         raise FedsimError(f"no such file: {run / LEDGER}. Remedy: a run with an audit and audit.keep=true.")
     try:
         entries = read(run / LEDGER)
     except FedsimError as error:
-        return 0, str(error)
+        return Checked(0, str(error), FIRST)
     proofs = sum(entry.kind == "proof" for entry in entries)
+    found = hashlib.sha256(entries[-1].line()).hexdigest() if entries else FIRST
     problem = (
-        _head_problem(run, entries, head, key)
+        _head_problem(run, entries, found, head, key)
         or _proofs_problem(run, entries)
         or _verdicts_problem(run, entries)
     )
-    return proofs, problem
+    return Checked(proofs, problem, found)
 
 
-def _head_problem(run: Path, entries: Sequence[Entry], head: str | None, key: str | None) -> str | None:
-    found = hashlib.sha256(entries[-1].line()).hexdigest() if entries else FIRST
+def _head_problem(
+    run: Path, entries: Sequence[Entry], found: str, head: str | None, key: str | None
+) -> str | None:
     if head is not None and head != found:
         return f"the ledger ends at {found}, and not at the head {head} that was named"
     if not (run / HEAD).is_file():
@@ -171,7 +182,7 @@ def _head_problem(run: Path, entries: Sequence[Entry], head: str | None, key: st
 
 def _proofs_problem(run: Path, entries: Sequence[Entry]) -> str | None:
     # A resumed run plays a round again: the last proof counts.
-    kept = {_proof_file(entry.round, entry.client): entry for entry in entries if entry.kind == "proof"}
+    kept = {proof_file(entry.round, entry.client): entry for entry in entries if entry.kind == "proof"}
     for name, entry in kept.items():
         if not (run / name).is_file():
             return f"{run / name} is in the ledger and not in the folder"
@@ -216,5 +227,6 @@ def _canonical(content: dict[str, object]) -> bytes:
     return json.dumps(content, sort_keys=True, separators=(",", ":")).encode() + b"\n"
 
 
-def _proof_file(round: int, client: int) -> str:
+def proof_file(round: int, client: int) -> str:
+    """Return where in a run folder a client's proof of a round is."""
     return f"{FOLDER}/round_{round}.client_{client}.proof"

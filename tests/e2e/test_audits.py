@@ -5,12 +5,16 @@ import runpy
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fedsim.config import build
+from fedsim.config.compose import parse_text
 from fedsim.core.errors import FedsimError
 from fedsim.integrity.audited import check_audited
+from fedsim.integrity.kept import judged_again
 from fedsim.integrity.keys import make_keys
 from fedsim.storage import ledger
 from fedsim.storage.findings import findings
@@ -53,7 +57,7 @@ def test_honest_clients_pass_with_a_distance_of_zero_and_learn_as_without(play_s
     assert {(verdict.unseen, verdict.unpinned) for verdict in verdicts} == {(0.0, "")}
     assert "detection" not in metrics(audited)
     assert audited.history() == plain.history()
-    assert ledger.check_run(audited.path) == (6, None)
+    assert ledger.check_run(audited.path)[:2] == (6, None)
     entries = ledger.read(audited.path / ledger.LEDGER)
     for kind in ("proof", "verdict"):
         found = [(entry.round, entry.client) for entry in entries if entry.kind == kind]
@@ -99,7 +103,8 @@ def test_a_ledger_may_have_a_key_that_no_seed_tells(play_small, command, tmp_pat
     told = command("verify", str(played.path), cwd=tmp_path)
     assert told.returncode == 3
     assert "Remedy: --keys DIR" in told.stderr
-    assert command("verify", str(played.path), "--keys", "keys", cwd=tmp_path).returncode == 0
+    right = command("verify", str(played.path), "--keys", "keys", cwd=tmp_path)
+    assert (right.returncode, "signed by: the key in keys/ledger.public" in right.stdout) == (0, True)
     wrong = command("verify", str(played.path), "--keys", "others", cwd=tmp_path)
     assert (wrong.returncode, "another key than the verifier's" in wrong.stdout) == (1, True)
     drawn = [v.recomputed for v in played.verdicts()]
@@ -117,10 +122,12 @@ def test_an_audit_counts_what_it_has_clients_send(play_small) -> None:
 def test_kept_proofs_are_checked_against_their_ledger(play_small, command, tmp_path: Path) -> None:
     played = play_small(*AUDITED)
     good = command("verify", str(played.path), cwd=tmp_path)
-    first, last = good.stdout.splitlines()
+    first, second, third = good.stdout.splitlines()
     assert first == "unchanged: 6 proofs, as in the ledger", good.stderr
-    head = last.removeprefix("head: ")
-    assert command("verify", str(played.path), "--head", head, cwd=tmp_path).returncode == 0
+    assert third.startswith("signed by: the key of seed 0, which anybody can make. Remedy: --head")
+    head = second.removeprefix("head: ")
+    named = command("verify", str(played.path), "--head", head, cwd=tmp_path)
+    assert (named.returncode, "the head is the one that was named" in named.stdout) == (0, True)
     other = command("verify", str(played.path), "--head", "0" * 64, cwd=tmp_path)
     assert other.returncode == 1
     assert f"ends at {head}, and not at the head {'0' * 64}" in other.stdout
@@ -136,7 +143,7 @@ def test_kept_proofs_are_checked_against_their_ledger(play_small, command, tmp_p
 
 def test_every_edit_of_proofs_verdicts_and_ledger_is_found(play_small) -> None:
     run = play_small(*AUDITED).path
-    assert ledger.check_run(run) == (6, None)
+    assert ledger.check_run(run)[:2] == (6, None)
     lines, verdicts = run / ledger.LEDGER, run / "verdicts.csv"
     chain = lines.read_bytes().splitlines(keepends=True)
     table = verdicts.read_bytes()
@@ -179,6 +186,21 @@ def test_every_edit_of_proofs_verdicts_and_ledger_is_found(play_small) -> None:
     assert "no signed head" in str(ledger.check_run(run)[1])
     lines.unlink()
     assert "it was removed" in str(ledger.check_run(run)[1])
+
+
+def test_an_auditor_judges_kept_proofs_again(play_small, command, tmp_path: Path) -> None:
+    played = play_small(*AUDITED, "client=[hidden_jump]")
+    good = command("verify", str(played.path), "--again", cwd=tmp_path)
+    number = len(played.verdicts())
+    assert good.returncode == 0, good.stderr
+    assert f"judged again: {number} of {number} verdicts hold" in good.stdout
+    turned = played.verdicts()
+    cheat = next(place for place, verdict in enumerate(turned) if not verdict.accepted)
+    turned[cheat] = replace(turned[cheat], accepted=True)  # a verifier that let somebody through
+    folder = SimpleNamespace(path=played.path, storage=played.storage, verdicts=lambda: turned)
+    experiment = build.experiment(parse_text(played.config_text()))
+    differing = [one.recorded for one in judged_again(experiment, folder) if one.differs]
+    assert differing == [turned[cheat]]
 
 
 @pytest.mark.parametrize("cheat", CHEATS)

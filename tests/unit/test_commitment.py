@@ -21,7 +21,7 @@ from fedsim.defenses.integrity.proof.commitment import MerkleTree, depth_of, lea
 from fedsim.defenses.integrity.proof.distances import distance
 from fedsim.defenses.integrity.proof.domain import copies_problem
 from fedsim.defenses.integrity.proof.expected import Thoroughness
-from fedsim.defenses.integrity.proof.machine import as_on, machine
+from fedsim.defenses.integrity.proof.machine import as_on, cores, machine
 from fedsim.defenses.integrity.proof.reproduction import other_threads, plain_kernels, variations
 from fedsim.defenses.integrity.proof.sampling import unseen_chance, wanted_at_random
 from fedsim.integrity.binding import bound, commitment_to
@@ -192,10 +192,11 @@ def test_a_verifier_computes_as_the_prover_did() -> None:
     with plain_kernels():
         there = machine()
     assert here != there
-    with as_on(there, 3):
-        assert (machine(), torch.get_num_threads()) == (there, 3)
-    with as_on(here, 10**9):  # a prover's word, bounded
-        assert torch.get_num_threads() <= 1024
+    with as_on(there, 1):
+        assert (machine(), torch.get_num_threads()) == (there, 1)
+    for told in (cores() + 1, 10**9):  # a prover's word: threads beyond cores cost hundreds of times the work
+        with as_on(here, told):
+            assert torch.get_num_threads() == max(before, cores())
     assert (machine(), torch.get_num_threads()) == (here, before)
 
 

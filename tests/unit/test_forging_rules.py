@@ -32,7 +32,7 @@ from fedsim.integrity.training import (
     batch_at,
     central_indices,
 )
-from fedsim.integrity.verify import verify_file
+from fedsim.integrity.verify import read_proof, verify_file
 from fedsim.models.layers import Normalize
 from fedsim.storage.runfolder import RunFolder
 
@@ -230,7 +230,7 @@ def test_a_proof_holds_checkpoints_in_its_precision(tmp_path: Path, precision: s
         other = replace(TRAINING, learning_rate=0.4)
         for pinned, check in ((True, "settings"), (False, "")):
             verdict = verify_file(
-                path, other, ProofOfLearning(every=2, pin_learning_rate=pinned), generator(9)
+                read_proof(path), other, ProofOfLearning(every=2, pin_learning_rate=pinned), generator(9)
             )
             assert (verdict.check, verdict.accepted) == (check, not pinned)
     summary = folder.summary()

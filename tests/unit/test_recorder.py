@@ -18,9 +18,10 @@ from fedsim.defenses.integrity.proof.expected import Thoroughness
 from fedsim.defenses.integrity.proof.proof import Proof, from_bytes, to_bytes
 from fedsim.defenses.integrity.proof.seal import seal, unseal
 from fedsim.integrity.keys import prover_keys, verifier_keys
+from fedsim.integrity.models import read_model
 from fedsim.integrity.prove_loop import prove
 from fedsim.integrity.recorder import Recorder
-from fedsim.integrity.shares import merged
+from fedsim.integrity.shares import Share, merged
 from fedsim.integrity.verify_loop import verify_loop
 
 IMAGES = torch.rand(26, 1, 4, 4, generator=generator(0, "images"))
@@ -68,7 +69,8 @@ def loop(
 
 
 def judged(path: Path, train: Callable, model: Path | None = None, **how: object) -> Verdict:
-    return verify_loop(path.read_bytes(), train, Thoroughness(**how), generator(1), model=model)
+    weights = None if model is None else read_model(model)
+    return verify_loop(path.read_bytes(), train, Thoroughness(**how), generator(1), model=weights)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +91,7 @@ def test_verifiers_share_the_intervals_and_any_of_them_finds_the_lie(honest: Pat
     for path, checks in ((honest, {""}), (lie, {"", "step"})):
         shares = [judged(path, loop(), share=(number, 3)) for number in range(3)]
         assert {verdict.check for verdict in shares} == checks
-        together = merged(shares)
+        together = merged([Share(share, []) for share in shares])
         assert (together.accepted, together.check) == (path is honest, max(checks))
         if path is honest:
             assert together.recomputed == 12

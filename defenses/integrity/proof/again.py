@@ -6,7 +6,7 @@ and a user's own loop, which cannot be called step by step, are judged by the sa
 
 import math
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,9 +30,11 @@ class Interval:
     span: range
     batches: Sequence[Any]
     way: Variation = PLAIN
+    start: Weights | None = None  # in place of the checkpoint that is claimed
 
 
 Asked = Generator[Interval, Weights, None]
+Found = Generator[Interval, Weights, tuple[float, float, Weights]]
 
 
 def done_again(
@@ -53,21 +55,14 @@ def done_again(
         interval = Interval(place=place, span=trace.span(place), batches=shown(place))
         before, claimed = trace.checkpoints[place : place + 2]
         end = yield interval
-        gap, limit = distance_of_states(how.distance, end, claimed), how.delta
-        length = distance_of_states(how.distance, nothing(before) if trace.gradient else before, claimed)
-        if limit < gap <= how.widen * length and math.isfinite(gap):
-            # Where rounding grows, honest machines differ, too: by what is measured, and by a small share of
-            # the interval's own length at most, so that nobody is carried off by it.
-            spread = 0.0
-            for way in ways:
-                other = yield Interval(place=place, span=interval.span, batches=interval.batches, way=way)
-                spread = max(spread, distance_of_states(how.distance, end, other))
-            limit = max(limit, min(SAFETY * spread, how.widen * length))
+        length = _length(trace, how.distance, before, claimed)
+        others = [[replace(interval, way=way)] for way in ways]
+        gap, limit, end = yield from _nearest(how, claimed, length, end, others)
         work.steps += len(interval.span)
         work.looked += 1
         work.largest = gap if work.largest is None else max(work.largest, gap)
         work.limit = limit if work.limit is None else max(work.limit, limit)
-        work.still += length <= limit
+        work.still += how.strict and length <= limit
         if not gap <= limit:
             reason = f"{how.distance} {gap:.3g} from what was claimed, at most {limit:.3g}"
             raise Rejected("step", reason, interval.span[0])
@@ -78,6 +73,64 @@ def done_again(
             if distance_of_states(how.distance, end, other) == 0:  # nor does it differ from itself
                 reason = f"{how.distance} {gap:.3g} from the bits that the machine that it names computes"
                 raise Rejected("bits", reason, interval.span[0])
+        if gap > 0 and how.strict and trace.settings and place + 2 < len(trace.checkpoints):
+            yield from _check_next(trace, how, interval, end, limit, shown, ways)
+
+
+def _nearest(
+    how: Thoroughness, claimed: Weights, length: float, end: Weights, others: Sequence[Sequence[Interval]]
+) -> Found:
+    """Return how far what is claimed lies from where an interval ends, how far it may, and that end.
+
+    Honest machines differ: where a ReLU changes sides, by whatever hangs on it. So what another honest way of
+    computing leads to is as good; and where rounding grows, they may differ by what is measured, and by a
+    small share of the interval's own length at most, so that nobody is carried off by it. others: the same in
+    other ways, each an interval or several, one after another.
+    """
+    gap, most = distance_of_states(how.distance, end, claimed), how.widen * length
+    limit = how.delta if how.calibrated is None else min(how.calibrated, max(how.delta, most))
+    if gap <= limit or how.widen == 0 or not math.isfinite(gap):
+        return gap, limit, end
+    spread = 0.0
+    for intervals in others:
+        other: Weights | None = None
+        for interval in intervals:
+            other = yield interval if other is None else replace(interval, start=other)
+        assert other is not None
+        near = distance_of_states(how.distance, other, claimed)
+        if near <= limit:
+            return near, limit, other
+        spread = max(spread, distance_of_states(how.distance, end, other))
+    if how.calibrated is None and gap <= most:
+        limit = max(limit, min(SAFETY * spread, most))
+    return gap, limit, end
+
+
+def _check_next(
+    trace: Trace,
+    how: Thoroughness,
+    interval: Interval,
+    end: Weights,
+    limit: float,
+    shown: Shown,
+    ways: Sequence[Variation],
+) -> Asked:
+    """Take one more step from where an interval ended, here and by the claim: the two must not part.
+
+    An optimizer may divide by what is next to nothing: then a bend of its state that is shorter than delta
+    moves the weights by hundreds of thousands of times as much.
+    """
+    place = interval.place + 1
+    step = Interval(place=place, span=trace.span(place)[:1], batches=shown(place)[:1])
+    theirs = yield step
+    mine = yield replace(step, start=end)
+    length = _length(trace, how.distance, trace.checkpoints[place], theirs)
+    others = [[replace(interval, way=way), replace(step, way=way)] for way in ways]
+    gap, most, _ = yield from _nearest(how, theirs, length, mine, others)
+    most = max(limit, most)
+    if not gap <= most:
+        reason = f"a step on, {how.distance} {gap:.3g} from where the claim leads, at most {most:.3g}"
+        raise Rejected("step", reason, step.span[0])
 
 
 def answered(asked: Asked, again: Callable[[Interval], Weights]) -> None:
@@ -107,13 +160,23 @@ def distance_of_states(kind: str, one: Weights, other: Weights) -> float:
     return distance(kind, real, {name: other[name] for name in real})
 
 
+def _length(trace: Trace, kind: str, before: Weights, after: Weights) -> float:
+    """Return how far an interval leads a model."""
+    real = trace.model_in(after)
+    start = nothing(real) if trace.gradient else {name: before[name] for name in real}
+    return distance(kind, start, real) if real else 0.0
+
+
 def nothing(like: Weights) -> Weights:
     """Return zeros in the form of weights: a gradient that is none."""
     return {name: torch.zeros_like(tensor) for name, tensor in like.items()}
 
 
 def check_progress(work: Work) -> None:
-    """Refuse a proof whose intervals are mostly too short to tell work from none, or lean one way."""
+    """Refuse a proof whose intervals are mostly too short to tell work from none, or lean one way.
+
+    Verifiers that are not strict have counted neither.
+    """
     if 2 * work.still > work.looked:
         reason = f"{work.still} of {work.looked} intervals are no longer than the error that is allowed"
         raise Rejected("progress", f"{reason}: who did nothing would pass")

@@ -74,4 +74,6 @@ def calibration_from(content: dict[str, Any]) -> Calibration:
             raise ValueError(f"{name}: expected {kind.__name__}")
     if not 0 <= found.delta < math.inf or not all(isinstance(name, str) for name in found.machines):
         raise ValueError("delta: expected a number, and names of machines")
+    if not all(0 <= whole < 2**32 for whole in (found.every, found.batch_size, found.intervals)):
+        raise ValueError("every, batch_size, intervals: expected numbers of steps and examples")
     return found

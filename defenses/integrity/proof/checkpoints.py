@@ -14,6 +14,7 @@ from fedsim.core.errors import FedsimError
 from fedsim.core.lazily import Lazily
 from fedsim.core.types import Weights
 
+PIECE = 2**24  # bytes of checkpoints that are looked through at a time
 TYPES = ("<f4", "<f2", "<f8", "<i8", "<i4", "<i2", "|i1", "|u1", "|b1")  # of tensors, as numpy writes them
 
 
@@ -63,20 +64,25 @@ def as_checkpoints(
 
 def _check_finite(content: memoryview, number: int, fields: Sequence[Field], row: int) -> None:
     if len({field.type for field in fields}) == 1:  # all in one, which is quick
-        parts = [np.frombuffer(content, fields[0].type)]
+        with _unwarned():
+            values = _tensor(np.frombuffer(content, fields[0].type), half=False)
+        finite = math.isfinite(values.sum()) or bool(torch.isfinite(values).all())  # the sum is quick
     else:
-        starts = np.cumsum([0, *(field.size for field in fields)]).tolist()
-        parts = [
-            _array(content, field, place * row + start)
-            for place in range(number)
-            for field, start in zip(fields, starts, strict=False)
-            if field.type.kind == "f"
-        ]
-    with _unwarned():
-        for part in parts:
-            values = _tensor(part, half=False)
-            if not math.isfinite(values.sum()) and not bool(torch.isfinite(values).all()):  # the sum is quick
-                raise Malformed("a checkpoint holds NaN or an infinity")
+        finite = all(bool(np.isfinite(part).all()) for part in _real_parts(content, number, fields, row))
+    if not finite:
+        raise Malformed("a checkpoint holds NaN or an infinity")
+
+
+def _real_parts(content: memoryview, number: int, fields: Sequence[Field], row: int) -> Iterator[np.ndarray]:
+    """Yield what is real of all checkpoints, each tensor in few pieces: there may be many tiny ones."""
+    table, start = np.frombuffer(content, np.uint8).reshape(number, row), 0
+    for field in fields:
+        if field.size and field.type.kind == "f":
+            rows = max(1, PIECE // field.size)
+            for first in range(0, number, rows):
+                piece = table[first : first + rows, start : start + field.size]
+                yield np.ascontiguousarray(piece).view(field.type)
+        start += field.size
 
 
 def _array(content: memoryview, field: Field, start: int) -> np.ndarray:

@@ -21,7 +21,7 @@ def check_claims(proof: Proof, expected: Expected, how: Thoroughness) -> None:
         raise Rejected("identity", f"a proof {words}")
     if problem := form_problem(trace.checkpoints[0], expected.form):
         raise Rejected("model", f"of another model: {problem}")
-    _check_settings(trace, expected)
+    _check_settings(trace, proof.precision, expected)
     _check_calibration(proof, expected)
     _check_data(proof, expected)
     _check_beginning(proof, expected)
@@ -36,7 +36,7 @@ def check_claims(proof: Proof, expected: Expected, how: Thoroughness) -> None:
         _check_norms(trace)
 
 
-def _check_settings(trace: Trace, expected: Expected) -> None:
+def _check_settings(trace: Trace, precision: str, expected: Expected) -> None:
     if trace.gradient != (expected.kind == "gradient"):
         raise Rejected("settings", f"expected the proof of {_REPLIES[expected.kind]}")
     if expected.learning_rate is not None and trace.learning_rate != expected.learning_rate:
@@ -46,6 +46,8 @@ def _check_settings(trace: Trace, expected: Expected) -> None:
         raise Rejected("settings", f"{len(trace.digests)} steps, asked for {expected.steps}")
     if expected.every is not None and trace.every != expected.every:
         raise Rejected("settings", f"checkpoints every {trace.every} steps, asked for {expected.every}")
+    if expected.precision is not None and precision != expected.precision:
+        raise Rejected("settings", f"checkpoints in {precision}, asked for {expected.precision}")
     sizes = {len(step) for step in trace.indices}
     if expected.batch_size is not None and sizes != {expected.batch_size}:
         found = ", ".join(map(str, sorted(sizes)[:3]))
@@ -82,7 +84,9 @@ def _check_calibration(proof: Proof, expected: Expected) -> None:
 def _check_data(proof: Proof, expected: Expected) -> None:
     """Check what the data was said to be, and the order of its examples over all steps."""
     known = expected.commitment
-    if known is not None and proof.data not in ("", known.root):
+    if expected.nonce is not None and proof.nonce != expected.nonce:
+        raise Rejected("initial", "made for another nonce than the verifier's")
+    if known is not None and proof.data not in (("", known.root) if not expected.nonce else (known.root,)):
         raise Rejected("data", "a proof of other data than was committed to")
     if expected.order is None:
         return
@@ -114,7 +118,7 @@ def _check_beginning(proof: Proof, expected: Expected) -> None:
 
 def _check_norms(trace: Trace) -> None:
     """Refuse a way over weights far larger than those it begins and ends with: no training goes there."""
-    norms = [_norm(weights) for weights in trace.checkpoints]
+    norms = [_norm(trace.model_in(weights)) for weights in trace.checkpoints]
     most = GROWTH * max(norms[0], norms[-1])
     for place, norm in enumerate(norms):
         if not norm <= most:
@@ -123,8 +127,9 @@ def _check_norms(trace: Trace) -> None:
 
 
 def _norm(weights: Weights) -> float:
-    real = [tensor for tensor in weights.values() if tensor.is_floating_point()]
-    return float(torch.stack([norm.float() for norm in torch._foreach_norm(real)]).norm())
+    if not weights:
+        return 0.0
+    return float(torch.stack([norm.float() for norm in torch._foreach_norm(list(weights.values()))]).norm())
 
 
 def _equal(one: Weights, other: Weights) -> bool:

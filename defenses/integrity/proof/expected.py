@@ -25,6 +25,7 @@ class Thoroughness:
     detection: float = 0.95  # the chance at which one false interval, wherever it is, must be found
     delta: float = 1e-6  # how far a recomputed checkpoint may be from the claimed one
     widen: float = 0.01  # how far at most, where honest machines differ by more: of an interval's length
+    calibrated: float | None = None  # a delta that was measured before; it counts as far as widen allows
     distance: str = "l2"
     domain: str = "uint8"  # where pixels must lie
     epoch: int | None = None  # steps; None: all is one epoch
@@ -54,6 +55,8 @@ class Expected:
     steps: int | None = None
     every: int | None = None  # None: any. The prover's choice would decide how much is looked at
     batch_size: int | None = None
+    precision: str | None = "float32"  # of the checkpoints; float16 would excuse from bits. None: any
+    nonce: str | None = None  # the verifier's, in hex; "": none was given; None: any
     num_examples: int | None = None  # that the prover disclosed
     commitment: Commitment | None = None  # to the prover's data, from before it trained
     order: Sequence[tuple[int, ...]] | None = None  # places of each step's examples in that data
@@ -85,6 +88,7 @@ class Expected:
             "steps": self.steps is not None,
             "checkpoint interval": self.every is not None,
             "batch size": self.batch_size is not None,
+            "precision": self.precision is not None,
             "data": self.commitment is not None,
             "order of the data": self.order is not None,
         }
@@ -99,6 +103,14 @@ class Rejected(FedsimError):
         self.check, self.step = check, step
 
 
+MACHINE = "machine"  # where a proof names another than the verifier's, it is taken at its word
+
+
+def joined(*words: str) -> str:
+    """Return what has to be taken from the prover's own word, as a list in words."""
+    return ", ".join(word for word in words if word)
+
+
 @dataclass
 class Work:
     """What a verification has cost and found so far."""
@@ -111,3 +123,17 @@ class Work:
     places: list[int] = field(default_factory=list)  # of those that were drawn
     leaning: Leaning = field(default_factory=Leaning)  # what lies between claims and results, added up
     shown: int = 0  # bytes of data that the prover had to show
+
+    @classmethod
+    def of_all(cls, shares: "Sequence[Work]") -> "Work":
+        """Return what verifiers who share a proof have found together."""
+        drift = dict[str, Tensor]()
+        for share in shares:
+            for name, gap in share.drift.items():
+                drift[name] = drift[name] + gap if name in drift else gap
+        return cls(
+            still=sum(share.still for share in shares),
+            looked=sum(share.looked for share in shares),
+            drift=drift,
+            squares=sum(share.squares for share in shares),
+        )

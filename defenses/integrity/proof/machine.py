@@ -16,7 +16,6 @@ import torch
 
 from fedsim.defenses.integrity.proof.reproduction import other_threads, plain_kernels
 
-MOST_THREADS = 256
 PLAIN = "plain kernels"
 
 
@@ -45,10 +44,19 @@ def computes_alike(described: str, threads: int, torch_version: str) -> bool:
     return here == (described, threads, torch_version) and not torch.cuda.is_available()
 
 
+def cores() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @contextmanager
 def as_on(described: str, threads: int) -> Iterator[None]:
-    """Compute with as many threads and the kernels that a proof names, as far as this machine has them."""
-    most = max(MOST_THREADS, os.cpu_count() or 1)
+    """Compute with as many threads and the kernels that a proof names, as far as this machine has them.
+
+    A proof of more threads than there are cores here is judged by delta.
+    """
+    # More threads than cores would cost the verifier hundreds of times the work, at the prover's word.
+    most = max(cores(), torch.get_num_threads())
     with other_threads(min(max(1, threads), most)):
         if described.endswith(PLAIN) and torch.backends.mkldnn.enabled:
             with plain_kernels():

@@ -26,6 +26,7 @@ PRECISIONS = ("float32", "float16")
 NUMBER = np.dtype("<u4")  # of batch sizes and places
 MOST_STEPS = 10_000_000
 MOST_HEADER = 2**20  # bytes: JSON takes many times as much memory
+MOST_TEXT = 2**22  # of settings at a checkpoint
 LIBRARIES = ("torch", "numpy", "fedsim-lab")
 _KEYS = {
     "version": int,
@@ -137,11 +138,13 @@ def from_bytes(content: bytes) -> Proof:
     if left < 0:
         raise Malformed(f"expected sizes and digests of {steps} steps, got {len(content) - start} bytes")
     sizes = np.frombuffer(content, NUMBER, steps, start)
+    _need(bool(sizes.all()), "a step without examples")
     places, start = int(sizes.sum(dtype=np.int64)), start + sizes.nbytes
     digests = start + places * NUMBER.itemsize
     texts, lengths = digests + steps * DIGEST, np.zeros(0, NUMBER)
     if number and len(content) >= texts + number * NUMBER.itemsize:
         lengths = np.frombuffer(content, NUMBER, number, texts)
+        _need(int(lengths.max()) <= MOST_TEXT, f"settings: expected at most {MOST_TEXT} bytes a checkpoint")
     used = places * NUMBER.itemsize + int(lengths.sum(dtype=np.int64))
     expected = checkpoints * sum(field.size for field in fields)
     if left != used + expected:
@@ -223,7 +226,8 @@ def _check(header: dict[str, Any]) -> None:
         "learning_rate: expected a positive number, or 0 beside settings",
     )
     _need(0 < header["every"] <= MOST_STEPS, "every: expected a positive number")
-    _need(header["threads"] > 0 and header["round"] >= 0 and header["client"] >= 0, "negative numbers")
+    whole = [header["threads"] - 1, header["round"], header["client"]]
+    _need(all(0 <= number < 2**63 for number in whole), "threads, round, client: expected whole numbers")
     _need(header["precision"] in PRECISIONS, "precision: expected float32 or float16")
     _need(
         all(isinstance(key, str) and isinstance(value, str) for key, value in header["libraries"].items()),

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from torch import Generator
+
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Audit, Committed, Submission
 from fedsim.core.randomness import generator
@@ -19,7 +21,7 @@ from fedsim.defenses.integrity.proof.domain import DOMAINS
 from fedsim.defenses.integrity.proof.expected import Expected, Thoroughness
 from fedsim.defenses.integrity.proof.keyfiles import ledger_key
 from fedsim.defenses.integrity.proof.proof import proof_of, to_bytes
-from fedsim.defenses.integrity.proof.seal import reading_key, seal, signing_key
+from fedsim.defenses.integrity.proof.seal import content_digest, reading_key, seal, signing_key
 from fedsim.defenses.integrity.proof.verify import verify
 
 
@@ -121,16 +123,24 @@ class ProofOfLearning(Audit):
             steps=submission.steps,
             every=self.every,
             batch_size=submission.batch_size,
+            nonce="" if self.commits else None,
             num_examples=submission.num_examples,
             commitment=submission.commitment if self.commits else None,
             order=submission.order if self.commits else None,
         )
-        secret = seed if self._own is None else int.from_bytes(self._own.private_bytes_raw(), "big")
-        challenge = generator(secret, "challenge", round, client)
         return verify(
             submission.proof,
             expected,
             self.how,
             lambda steps, _: submission.reveal(steps),
-            challenge,
+            self._challenge(submission),
         )
+
+    def _challenge(self, submission: Submission) -> Generator:
+        """Return what draws the steps that are done again."""
+        names = ("challenge", submission.round, submission.client)
+        if self._own is None:
+            return generator(submission.seed, *names)
+        # A key serves many runs: what was asked in one must not tell what will be asked in the next.
+        secret = int.from_bytes(self._own.private_bytes_raw(), "big")
+        return generator(secret, *names, content_digest(submission.proof, reading_key(submission.seed)))

@@ -84,13 +84,28 @@ def unseal(content: bytes, signer: Ed25519PublicKey, reader: X25519PrivateKey) -
         raise BadSignature("the signature does not fit the content") from error
     if front.reader != reader.public_key().public_bytes_raw():
         raise Unreadable("encrypted to another verifier")
+    return Sealed(payload=_decrypted(content, front, reader), time=front.time)
+
+
+def _decrypted(content: bytes, front: "_Front", reader: X25519PrivateKey) -> bytes:
     try:
         ephemeral = X25519PublicKey.from_public_bytes(front.ephemeral)
         key = _shared_key(reader.exchange(ephemeral), content[:HEAD])
-        payload = AESGCM(key).decrypt(front.nonce, body[HEAD:], content[:HEAD])
+        return AESGCM(key).decrypt(front.nonce, memoryview(content)[HEAD:-SIGNATURE], content[:HEAD])
     except (InvalidTag, ValueError) as error:
         raise Unreadable("cannot be decrypted") from error
-    return Sealed(payload=payload, time=front.time)
+
+
+def content_digest(content: bytes, reader: X25519PrivateKey) -> str:
+    """Return the digest of what an envelope holds, or of the envelope, if it cannot be opened.
+
+    The same proof has the same, however often it is sealed.
+    """
+    try:
+        payload = _decrypted(content, _read_front(content), reader)
+    except (Malformed, Unreadable):
+        payload = content
+    return hashlib.sha256(payload).hexdigest()
 
 
 def is_sealed_with(content: bytes, signer: Ed25519PublicKey, reader: X25519PrivateKey) -> bool:

@@ -25,7 +25,15 @@ from fedsim.defenses.integrity.proof.claims import check_claims
 from fedsim.defenses.integrity.proof.commitment import membership_problem
 from fedsim.defenses.integrity.proof.distances import distance
 from fedsim.defenses.integrity.proof.domain import batch_problem, copies_problem
-from fedsim.defenses.integrity.proof.expected import Expected, Rejected, Reveal, Thoroughness, Work
+from fedsim.defenses.integrity.proof.expected import (
+    MACHINE,
+    Expected,
+    Rejected,
+    Reveal,
+    Thoroughness,
+    Work,
+    joined,
+)
 from fedsim.defenses.integrity.proof.machine import as_on, computes_alike
 from fedsim.defenses.integrity.proof.proof import Proof, from_bytes
 from fedsim.defenses.integrity.proof.reproduction import variations
@@ -44,13 +52,16 @@ def verify(
     how: Thoroughness,
     reveal: Reveal,
     challenge: Generator,
+    work: Work | None = None,
 ) -> Verdict:
     """Judge a sealed proof; never raises for what a prover sent.
 
     `reveal` asks for the batches of the chosen steps only, by their numbers and the proof's indices;
-    `challenge` must be unknown to the prover.
+    `challenge` must be unknown to the prover. `work` is filled with what was found: where verifiers share a
+    proof, some of that can be judged by all of it together alone (shares.py).
     """
-    started, work = time.perf_counter(), Work(limit=how.delta)
+    started, work = time.perf_counter(), Work() if work is None else work
+    work.limit = how.delta
     verdict = Verdict(
         round=expected.round,
         client=expected.client,
@@ -69,8 +80,9 @@ def verify(
         found["unseen"] = unseen_chance(len(trace.checkpoints) - 1, how, trace.every)
         with as_on(proof.machine, proof.threads):
             exact = is_exact(proof, how)
+            found["unpinned"] = joined(expected.unpinned, "" if exact else MACHINE)
             _check_steps(trace, expected, how, reveal, challenge, work, exact)
-        if how.strict:
+        if how.share == (0, 1):
             check_progress(work)
     except Rejected as error:
         found |= {"accepted": False, "check": error.check, "reason": shortened(str(error))}
