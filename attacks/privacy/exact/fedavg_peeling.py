@@ -28,10 +28,10 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.attacks.privacy import claims
+from fedsim.attacks.privacy.exact.behind import Behind
 from fedsim.attacks.privacy.exact.local_training import Batch, Training
 from fedsim.attacks.privacy.exact.peel import Peel
 from fedsim.attacks.privacy.exact.peeling import PATIENCE, Peeling
-from fedsim.attacks.privacy.exact.search import WIDEST
 from fedsim.attacks.privacy.matching.linear_layers import (
     linear_names,
 )
@@ -43,6 +43,7 @@ from fedsim.core.types import Observation, Reconstruction, Task
 
 log = logging.getLogger(__name__)
 NARROW = (0.05, 0.3)  # widths of kinks at first: images of later steps must not draw all starts to them
+NARROWEST = (0.02, 0.1)  # the same where errors lead as well
 LOUDER = 3.0  # noise of what is left against that of the update
 
 
@@ -110,7 +111,7 @@ class FedAvgPeeling(Attack):
                     break
                 if later is not None and len(later) and peel.size > 1:
                     peel.consider(later @ peel.basis.T)
-                self._search(peel, training.each, random, deadline)
+                self._search(peel, training.behind(weights), training.each, random, deadline)
                 later = None if peel.decoys is None else peel.decoys @ peel.basis
                 if not len(peel):
                     break
@@ -126,15 +127,29 @@ class FedAvgPeeling(Attack):
                     )
         return training.settled(batches)
 
-    def _search(self, peel: Peel, wanted: int, random: torch.Generator, deadline: float) -> None:
+    def _search(
+        self, peel: Peel, network: Behind, wanted: int, random: torch.Generator, deadline: float
+    ) -> None:
+        """Look in three ways in turn: at activations, without what later steps show, and at errors too."""
         idle, rounds = 0, 0
         while len(peel) < min(wanted, peel.size) and idle < PATIENCE and time.perf_counter() < deadline:
-            fresh = peel.search(
-                self.one.starts * 2 ** (idle // 4),  # the longer in vain, the more
-                None,
-                random,
-                annealing=self.one.annealing * (1 + idle % 3),
-                widest=WIDEST if idle % 3 == 2 else NARROW,
-                without_decoys=rounds % 2 == 1,
-            )
+            more = 2 ** (idle // 6)  # the longer in vain
+            if rounds % 3 == 2:
+                fresh = peel.search(
+                    2 * self.one.starts * more,
+                    None,
+                    random,
+                    annealing=self.one.annealing // 2 * more,
+                    widest=NARROWEST,
+                    behind=network,
+                )
+            else:
+                fresh = peel.search(
+                    self.one.starts * more,
+                    None,
+                    random,
+                    annealing=self.one.annealing * (1 + idle // 3 % 2),
+                    widest=NARROW,
+                    without_decoys=rounds % 3 == 1,
+                )
             idle, rounds = 0 if fresh else idle + 1, rounds + 1

@@ -27,12 +27,13 @@ from torch import Tensor, nn
 from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.exact.certificates import noisy_spaces
 from fedsim.attacks.privacy.exact.head_peel import HeadPeel, at_least
+from fedsim.attacks.privacy.interruptible import shown_after
 from fedsim.attacks.privacy.matching.linear_layers import LinearLayer, linear_layer
 from fedsim.core import progress, settings
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack
 from fedsim.core.randomness import generator
-from fedsim.core.types import Interrupted, Observation, Reconstruction, Task
+from fedsim.core.types import Observation, Reconstruction, Task
 from fedsim.models.last_linear import last_linear_name, layer_inputs
 
 log = logging.getLogger(__name__)
@@ -73,20 +74,13 @@ class HeadPeeling(Attack):
             return dataclasses.replace(counted, seconds=time.perf_counter() - started)
         nonnegative = _nonnegative(model, task, observation, layer.name)
         peel = HeadPeel.of(layer, size, different, nonnegative=nonnegative)
-        interrupted = False
-        try:
-            self._search(peel, observation, started + self.seconds)
-        except KeyboardInterrupt:
-            interrupted = True
-        peel.settle()
-        guess = _shown(task, layer, peel)
-        guess = dataclasses.replace(guess, seconds=time.perf_counter() - started)
-        if interrupted:
-            raise Interrupted(guess)
-        return guess
+        return shown_after(
+            lambda: self._search(peel, observation), peel, lambda: _shown(task, layer, peel), nothing=None
+        )
 
-    def _search(self, peel: HeadPeel, observation: Observation, deadline: float) -> None:
+    def _search(self, peel: HeadPeel, observation: Observation) -> None:
         random, idle = generator(self.seed, "head_peeling", observation.round, observation.client), 0
+        deadline = time.perf_counter() + self.seconds
         with progress.bar("peeling", peel.different) as advance:
             while len(peel) < peel.different and idle < PATIENCE and time.perf_counter() < deadline:
                 few = 4 if peel.different - len(peel) <= FEW else 1
@@ -112,12 +106,7 @@ def head(model: nn.Module, task: Task, observation: Observation) -> tuple[Linear
             "the last layer's gradient is zero: no example leaves anything in it. "
             "Remedy: distrust this client."
         )
-    size = observation.num_examples or layer.rank
-    if size is None:
-        raise FedsimError(
-            "the gradient does not show how many examples it is of. "
-            "Remedy: add num_examples to federation.disclose."
-        )
+    size = layer.examples(observation)
     return layer, size, layer.different(size)
 
 
@@ -147,6 +136,7 @@ def _nonnegative(model: nn.Module, task: Task, observation: Observation, name: s
 
 def _shown(task: Task, layer: LinearLayer, peel: HeadPeel) -> Reconstruction:
     """Return the examples, the counts of what was seen, and the bounds of the rest."""
+    peel.settle()
     seen = torch.zeros(task.num_classes, dtype=torch.int64).index_add(0, peel.labels, peel.copies)
     least = peel.at_least() if int(seen.sum()) < peel.size else torch.zeros_like(seen)
     unseen = peel.size - int(seen.sum()) - int(least.sum())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedsim.attacks.privacy.exact.behind import behind, read_labels
+from fedsim.attacks.privacy.exact.behind import Behind, behind, read_labels
 from fedsim.attacks.privacy.exact.local_steps import LinearNetwork
 from fedsim.attacks.privacy.exact.peel import Peel
 from fedsim.attacks.privacy.exact.shown import reconstruction
@@ -82,6 +82,10 @@ class Training:
             peel.decoys = peel.found
         return peel
 
+    def behind(self, weights: Weights) -> Behind:
+        """Return the network behind the first layer at these weights."""
+        return behind(*self.layers(weights, self.update))
+
     def again(self, steps: int) -> bool:
         """Say whether so many steps had all the images, which come again in the others."""
         fewer = different(self.first, self.each * self.steps) <= self.each * steps
@@ -91,7 +95,7 @@ class Training:
         """Read the labels of the surest examples, as many as a step has."""
         best = torch.tensor(peel.residuals).argsort()[: self.each]
         found = peel.found[best]
-        rest = behind(*self.layers(weights, self.update))
+        rest = self.behind(weights)
         labels, _ = read_labels(rest, found @ peel.weight.T, peel.errors[best], self.each)
         return Batch(
             inputs=found @ peel.basis,

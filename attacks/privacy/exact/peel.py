@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from fedsim.attacks.privacy.exact.behind import Behind
 from fedsim.attacks.privacy.exact.certificates import ROOM, NoisySpace, judge, noisy_spaces
 from fedsim.attacks.privacy.exact.membership import Membership, derivative, with_one
 from fedsim.attacks.privacy.exact.search import WIDEST, anneal, random_points, random_widths
+from fedsim.attacks.privacy.exact.settling import settled
 from fedsim.attacks.privacy.least_squares import fit
 from fedsim.attacks.privacy.matching.linear_layers import Between, LinearLayer, clear_rank, row_space
 
@@ -108,8 +110,12 @@ class Peel:
         annealing: int = 0,
         widest: tuple[float, float] = WIDEST,
         without_decoys: bool = False,
+        behind: Behind | None = None,
     ) -> int:
-        """Look for inputs that are left, from random starts; return how many new ones were found."""
+        """Look for inputs that are left, from random starts; return how many new ones were found.
+
+        behind: the network behind the first layer, where the errors that it gives are to lead the search.
+        """
         before, errors, next_errors, outputs = len(self), self.errors, self.next_errors, self.outputs
         found = self.found
         if self.decoys is not None and without_decoys:  # taken out as well, as far as they are known
@@ -133,7 +139,11 @@ class Peel:
             points = random_points(rest.first, starts, random)
             if annealing:
                 widths = random_widths(rest.first, starts, random, widest)
-                points = anneal(rest.loss(), points, widths, steps=annealing)
+                loss = rest.loss()
+                if behind is not None:
+                    labels = torch.randint(len(behind.steps[-1][2]), (starts,), generator=random)
+                    loss = rest.loss_with_errors(behind, self.columns, labels)
+                points = anneal(loss, points, widths, steps=annealing)
             points, residuals = rest.descend(points.double(), steps)
             inputs = rest.first.inputs(points)
             near = (ROOM * self._expected(inputs)).clamp(min=max(NEAR, tolerance or 0), max=WRONG)
@@ -152,6 +162,13 @@ class Peel:
         self.tries += len(distinct)
         own = self.whole.first.points(distinct @ self.weight.T)
         self._keep_sure(*self.whole.descend(own, POLISH), tolerance)
+
+    def settle(self, behind: Behind, labels: Tensor, weights: Tensor) -> None:
+        """Let all inputs follow from the whole first gradient at once; weights: of each in it."""
+        if self.size == len(self) > 1:
+            here = self.whole.first
+            points = here.points(self.found @ self.weight.T)
+            self.found = here.inputs(settled(here, behind, self.first, points, labels, weights))
 
     def _keep_sure(self, points: Tensor, residuals: Tensor, tolerance: float | None) -> None:
         """Keep what noise explains, the surest first."""
