@@ -28,7 +28,6 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.attacks.privacy import claims
-from fedsim.attacks.privacy.exact.behind import Behind
 from fedsim.attacks.privacy.exact.local_training import Batch, Training
 from fedsim.attacks.privacy.exact.peel import Peel
 from fedsim.attacks.privacy.exact.peeling import PATIENCE, Peeling
@@ -44,7 +43,7 @@ from fedsim.core.types import Observation, Reconstruction, Task
 log = logging.getLogger(__name__)
 NARROW = (0.05, 0.3)  # widths of kinks at first: images of later steps must not draw all starts to them
 NARROWEST = (0.02, 0.1)  # the same where errors lead as well
-LOUDER = 3.0  # noise of what is left against that of the update
+LOUDER = (30.0, 3.0)  # noise of what is left against the update's: after a whole step, and one with less
 
 
 class FedAvgPeeling(Attack):
@@ -105,13 +104,12 @@ class FedAvgPeeling(Attack):
             for step in range(training.steps):
                 peel = training.peel(weights, left, training.steps - step)
                 noise = noise or peel.rows[0].noise
-                if (
-                    peel.rows[0].noise > LOUDER * noise
-                ):  # an example with a loss was missed in the step before
+                missed = bool(batches) and len(batches[-1].labels) < training.each
+                if peel.rows[0].noise > LOUDER[missed] * noise:  # the step before was not quite that
                     break
                 if later is not None and len(later) and peel.size > 1:
                     peel.consider(later @ peel.basis.T)
-                self._search(peel, training.behind(weights), training.each, random, deadline)
+                self._search(peel, training.each, random, deadline)
                 later = None if peel.decoys is None else peel.decoys @ peel.basis
                 if not len(peel):
                     break
@@ -127,21 +125,19 @@ class FedAvgPeeling(Attack):
                     )
         return training.settled(batches)
 
-    def _search(
-        self, peel: Peel, network: Behind, wanted: int, random: torch.Generator, deadline: float
-    ) -> None:
+    def _search(self, peel: Peel, wanted: int, random: torch.Generator, deadline: float) -> None:
         """Look in three ways in turn: at activations, without what later steps show, and at errors too."""
         idle, rounds = 0, 0
         while len(peel) < min(wanted, peel.size) and idle < PATIENCE and time.perf_counter() < deadline:
             more = 2 ** (idle // 6)  # the longer in vain
-            if rounds % 3 == 2:
+            if rounds % 3 == 2 if idle < 3 else idle % 2 == 0:
                 fresh = peel.search(
                     2 * self.one.starts * more,
                     None,
                     random,
-                    annealing=self.one.annealing // 2 * more,
+                    annealing=self.one.annealing // 2,
                     widest=NARROWEST,
-                    behind=network,
+                    by_errors=True,
                 )
             else:
                 fresh = peel.search(

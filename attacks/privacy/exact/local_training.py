@@ -79,7 +79,7 @@ class Training:
         layers[1].expect_room(activations)
         peel = Peel.of(layers[0], layers[1], between[0], size, activations)
         if activations == size:  # the images of later steps are nearly members
-            peel.decoys = peel.found
+            peel.decoys, peel.behind = peel.found, (behind(layers, between), self.each)
         return peel
 
     def behind(self, weights: Weights) -> Behind:
@@ -166,9 +166,9 @@ class Training:
 
 
 def different(gradient: Tensor, size: int) -> int:
-    """Return how many of `size` inputs differ: up to where singular values fall, or all that are visible."""
+    """Return how many of `size` inputs differ: all that are visible, at least up to where values fall."""
     rank = clear_rank(gradient)
-    return rank if rank is not None and rank <= size else visible(gradient, size)
+    return max(rank if rank is not None and rank <= size else 1, visible(gradient, size))
 
 
 def visible(gradient: Tensor, size: int) -> int:

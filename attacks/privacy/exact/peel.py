@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedsim.attacks.privacy.exact.behind import Behind
+from fedsim.attacks.privacy.exact.behind import Behind, mismatch
 from fedsim.attacks.privacy.exact.certificates import ROOM, NoisySpace, judge, noisy_spaces
 from fedsim.attacks.privacy.exact.membership import Membership, derivative, with_one
 from fedsim.attacks.privacy.exact.search import WIDEST, anneal, random_points, random_widths
@@ -18,6 +18,7 @@ SAME = 1e-3  # of the typical length: two points nearer than this are one image
 NEAR = 3e-3  # residual in the peeled gradients that is worth a look in the whole ones
 WRONG = 0.1  # residual of a point that has nothing to do with the batch
 ALMOST = 0.05  # residual of an input of a later local step, whose activations have moved
+MISMATCH = 0.15  # of an input's error with that of the surest label: those of later local steps have moved
 POLISH = 8  # Gauss-Newton steps at the end
 
 
@@ -49,6 +50,7 @@ class Peel:
     certified: list[bool] = field(default_factory=list)
     tries: int = 0  # starts so far
     decoys: Tensor | None = None  # (N, size): inputs of later local steps, which are nearly members; None: no
+    behind: tuple[Behind, int] | None = None  # the network behind, and the examples of a local step
 
     @classmethod
     def of(
@@ -110,16 +112,16 @@ class Peel:
         annealing: int = 0,
         widest: tuple[float, float] = WIDEST,
         without_decoys: bool = False,
-        behind: Behind | None = None,
+        by_errors: bool = False,
     ) -> int:
         """Look for inputs that are left, from random starts; return how many new ones were found.
 
-        behind: the network behind the first layer, where the errors that it gives are to lead the search.
+        by_errors: errors that the network behind gives lead the search as well.
         """
         before, errors, next_errors, outputs = len(self), self.errors, self.next_errors, self.outputs
         found = self.found
         if self.decoys is not None and without_decoys:  # taken out as well, as far as they are known
-            parts = [self._parts(row[None]) for row in self.decoys[: self.size - before - 1]]
+            parts = [self._parts(row[None]) for row in self.decoys[: (self.size - before) // 2]]
             found = torch.cat([found, self.decoys[: len(parts)]])
             outputs, errors, next_errors = (
                 torch.cat([known, *(part[place] for part in parts)])
@@ -140,9 +142,9 @@ class Peel:
             if annealing:
                 widths = random_widths(rest.first, starts, random, widest)
                 loss = rest.loss()
-                if behind is not None:
-                    labels = torch.randint(len(behind.steps[-1][2]), (starts,), generator=random)
-                    loss = rest.loss_with_errors(behind, self.columns, labels)
+                if by_errors and self.behind is not None:
+                    labels = torch.randint(len(self.behind[0].steps[-1][2]), (starts,), generator=random)
+                    loss = rest.loss_with_errors(self.behind[0], self.columns, labels)
                 points = anneal(loss, points, widths, steps=annealing)
             points, residuals = rest.descend(points.double(), steps)
             inputs = rest.first.inputs(points)
@@ -204,6 +206,10 @@ class Peel:
         if len(self._distinct(row)) == 0:
             return
         output, error, next_error = self._parts(row)
+        if self.decoys is not None and self.behind is not None:
+            network, each = self.behind
+            if float(mismatch(network, row @ self.weight.T, error, each)) > MISMATCH:  # of a later step
+                return
         self.residuals.append(residual)
         self.certified.append(certified)
         self.found = torch.cat([self.found, row])
