@@ -353,10 +353,10 @@ def test_errors_lead_to_an_example_with_its_own_label_alone() -> None:
     peel, network, rows = chained(model, task, images, labels)
     points = peel.whole.first.points(rows @ peel.weight.T).float().requires_grad_()
     own, wrong = (
-        peel.whole.loss_with_errors(network, peel.columns, told)(points, None)
+        peel.whole.loss_with_errors(network, peel.columns, told)(points, None).detach()
         for told in (labels, (labels + 1) % 6)
     )
-    assert float(own.max()) < 1e-6 < 1e-3 < float(wrong.min())
+    assert float(own.max()) < 0.01 * float(wrong.min())
 
 
 def test_a_weak_image_above_the_noise_is_counted() -> None:
