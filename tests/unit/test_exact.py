@@ -13,10 +13,11 @@ import fedsim
 from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.exact.behind import Behind, behind, mismatch, softmax_error
 from fedsim.attacks.privacy.exact.certificates import false_rates
+from fedsim.attacks.privacy.exact.counting import at_least, nearest_counts
 from fedsim.attacks.privacy.exact.fedavg_peeling import FedAvgPeeling
 from fedsim.attacks.privacy.exact.first_layer_peeling import FirstLayerPeeling
-from fedsim.attacks.privacy.exact.head_peel import HeadPeel, at_least, others
-from fedsim.attacks.privacy.exact.head_peeling import HeadPeeling, head
+from fedsim.attacks.privacy.exact.head_peel import HeadPeel, others
+from fedsim.attacks.privacy.exact.head_peeling import HeadPeeling, _shown, head
 from fedsim.attacks.privacy.exact.kinks import kinked_errors
 from fedsim.attacks.privacy.exact.labels import Labels, count_bounds, within
 from fedsim.attacks.privacy.exact.local_training import different
@@ -384,3 +385,23 @@ def test_an_interrupted_search_shows_what_it_found_and_nothing_is_an_error() -> 
         shown_after(interrupted, [1], lambda: guess, nothing="none was found")
     assert kept.value.guess.residual == 0.5
     assert shown_after(lambda: None, found, lambda: guess, nothing=None).seconds is not None
+
+
+def test_labels_that_do_not_add_up_are_not_called_certain() -> None:
+    model, (images, labels) = network(sure=20.0), batch(6, 20, 3)
+    seen = observed(model, images, labels)
+    layer, size, different = head(model, TASK, seen)
+    peel = HeadPeel.of(layer, size, different, nonnegative=True)
+    HeadPeeling()._search(peel, seen)
+    true = labels.bincount(minlength=20)
+    assert torch.equal(_shown(TASK, layer, peel).count_bounds, torch.stack([true, true]))
+    peel.labels[0] = int((true == 0).nonzero()[0])  # a false example
+    peel.errors = softmax_error(peel.near @ peel.weight.T, peel.labels)
+    bounds = _shown(TASK, layer, peel).count_bounds
+    assert bool(((bounds[0] <= true) & (true <= bounds[1])).all())
+
+
+def test_counts_are_those_nearest_to_an_estimate_with_the_right_total() -> None:
+    fewest, estimate = torch.tensor([1, 0, 0]), torch.tensor([0.8, 2.2, 1.1])
+    assert nearest_counts(estimate, fewest, 4).tolist() == [1, 2, 1]
+    assert nearest_counts(estimate, fewest, 1).tolist() == [1, 0, 0]

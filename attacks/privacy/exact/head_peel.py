@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedsim.attacks.privacy.exact.behind import softmax_error
 from fedsim.attacks.privacy.exact.certificates import NoisySpace, judge, noisy_spaces
+from fedsim.attacks.privacy.exact.counting import at_least
 from fedsim.attacks.privacy.exact.deflation import deflated, solved_inputs
 from fedsim.attacks.privacy.exact.newton import Equations, descend
 from fedsim.attacks.privacy.exact.spaces import Spaces, spaces
@@ -27,8 +28,6 @@ ROUGH, FINE = 10, 12  # Gauss-Newton steps with that weight, then without
 SURE, LIKELY = (3.0, 0.01), (10.0, 0.03)  # residual against the expected one; weight of an example off 1
 BLURRED = 20.0  # deviation of an example's weight beyond which it may be anything
 ROUNDED = 1e-7  # of float32, relative to a logit or to 1
-UNCERTAIN = (0.02, 0.05, 0.1, 0.2, 0.4)  # of an example: what the subtraction of those found may leave
-DEVIATIONS = 5.0  # of noise in a bias gradient that a count must stand out of
 CHUNK = 2**24  # numbers of the largest temporary tensor
 SETTLING = 4  # rounds in which inputs follow from errors and errors from inputs
 CLEAR = 3e-4  # relative deviation of features, by what noise does to them, up to which they may be certified
@@ -95,9 +94,8 @@ class HeadPeel:
 
         Summed over what is left, K g_j = sum p_j - n_j, and no probability is below zero: n_j >= -K g_j.
         """
-        known = (self.copies[:, None] * self.errors).sum(dim=0)
         missing = self.size - int(self.copies.sum())
-        return at_least(self.size * self.biases - known, missing, self.size * self.columns.noise)
+        return at_least(self.rest(), missing, self.size * self.columns.noise)
 
     def open_labels(self) -> Tensor:
         """Return the classes that an example which is left may have."""
@@ -105,9 +103,17 @@ class HeadPeel:
         unknown = self.size - int(self.copies.sum()) - int(least.sum())
         return torch.arange(len(least)) if unknown > 0 else least.nonzero()[:, 0]
 
+    def fewest(self) -> Tensor:
+        """Return how many examples of each class there are for certain, whatever was found."""
+        return at_least(self.size * self.biases, self.size, self.size * self.columns.noise)
+
+    def rest(self) -> Tensor:
+        """Return what the found examples leave of K g."""
+        return self.size * self.biases - (self.copies[:, None] * self.errors).sum(dim=0)
+
     def _most(self) -> Tensor:
         """Return how many examples of each class there may be beside those found."""
-        least = at_least(self.size * self.biases, self.size, self.size * self.columns.noise)
+        least = self.fewest()
         seen = torch.zeros_like(least).index_add(0, self.labels, self.copies)
         return least + max(0, self.size - int(least.sum())) - seen
 
@@ -272,15 +278,6 @@ class HeadPeel:
             return losses, squares, slopes
 
         return equations
-
-
-def at_least(biases: Tensor, size: int, noise: float = 0.0) -> Tensor:
-    """Return how many of `size` examples each class has at least, by K g and the deviation of its noise."""
-    for slack in UNCERTAIN:  # more than `size` cannot be: then it was rounding
-        least = (-biases - slack - DEVIATIONS * noise).ceil().clamp(min=0).long()
-        if int(least.sum()) <= size:
-            return least
-    return torch.zeros_like(least)
 
 
 def others(logits: Tensor, labels: Tensor) -> Tensor:

@@ -26,7 +26,8 @@ from torch import Tensor, nn
 
 from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.exact.certificates import noisy_spaces
-from fedsim.attacks.privacy.exact.head_peel import HeadPeel, at_least
+from fedsim.attacks.privacy.exact.counting import at_least, nearest_counts
+from fedsim.attacks.privacy.exact.head_peel import HeadPeel
 from fedsim.attacks.privacy.interruptible import shown_after
 from fedsim.attacks.privacy.matching.linear_layers import LinearLayer, linear_layer
 from fedsim.core import progress, settings
@@ -39,6 +40,8 @@ from fedsim.models.last_linear import last_linear_name, layer_inputs
 log = logging.getLogger(__name__)
 PATIENCE = 3  # rounds of starts without a new example before the search ends
 FEW = 8  # examples left: starts are cheap
+ACCOUNTED = 0.1  # of an example: what errors of all may leave of K g where their labels are certain
+MISSING = 2  # examples without which the labels of the others are still the best account
 PROBES = 32  # random images that show whether features can be negative
 
 
@@ -137,23 +140,40 @@ def _nonnegative(model: nn.Module, task: Task, observation: Observation, name: s
 def _shown(task: Task, layer: LinearLayer, peel: HeadPeel) -> Reconstruction:
     """Return the examples, the counts of what was seen, and the bounds of the rest."""
     peel.settle()
-    seen = torch.zeros(task.num_classes, dtype=torch.int64).index_add(0, peel.labels, peel.copies)
-    least = peel.at_least() if int(seen.sum()) < peel.size else torch.zeros_like(seen)
-    unseen = peel.size - int(seen.sum()) - int(least.sum())
-    if unseen:
+    counts = _counts(peel)
+    if unseen := peel.size - int(counts.sum()):
         log.warning("%d of %d examples were not seen: their labels are not told", unseen, peel.size)
-    counts = seen + least
+    fewest = counts if _accounted(peel) else peel.fewest()
     residuals = peel.residuals or [1.0]
     return Reconstruction(
         class_counts=counts,
         class_presence=counts > 0,
-        count_bounds=torch.stack([counts, counts + max(0, unseen)]),
+        count_bounds=torch.stack([fewest, fewest + peel.size - int(fewest.sum())]),
         labels=peel.labels.repeat_interleave(peel.copies),
         embeddings=_repeated(peel.near @ peel.basis[:, :-1], peel.copies).float(),
         embedding_layer=layer.name,
         certified=_repeated(peel.certified(), peel.copies),
         residual=max(residuals),
     )
+
+
+def _accounted(peel: HeadPeel) -> bool:
+    """Say whether all examples that leave something were found, and their errors sum to K g."""
+    return len(peel) == peel.different and float(peel.rest().abs().max()) < ACCOUNTED
+
+
+def _counts(peel: HeadPeel) -> Tensor:
+    """Return how many of each class were seen: by their labels, or where too few were found, by K g.
+
+    Then n = sum p - K g, with the probabilities of the pooled input.
+    """
+    fewest = peel.fewest()
+    if peel.different - len(peel) <= MISSING:
+        seen = torch.zeros_like(fewest).index_add(0, peel.labels, peel.copies)
+        return seen + peel.at_least() if int(seen.sum()) < peel.size else seen
+    pooled = peel.biases @ peel.gradient / peel.biases.dot(peel.biases)
+    chances = (peel.weight @ (pooled / pooled.dot(peel.basis[:, -1]))).softmax(dim=0)
+    return nearest_counts(peel.size * (chances - peel.biases), fewest, peel.size)
 
 
 def _repeated(rows: Tensor, copies: Tensor) -> Tensor:

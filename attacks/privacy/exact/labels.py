@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.exact.certificates import noisy_spaces
-from fedsim.attacks.privacy.exact.head_peel import at_least
+from fedsim.attacks.privacy.exact.counting import at_least
 from fedsim.attacks.privacy.exact.head_peeling import HeadPeeling
 from fedsim.attacks.privacy.exact.peeling import Peeling
 from fedsim.attacks.privacy.labels.last_layer import last_layer
