@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import fedsim
 from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.exact.behind import Behind, behind, mismatch, softmax_error
-from fedsim.attacks.privacy.exact.certificates import false_rates
+from fedsim.attacks.privacy.exact.certificates import blur, false_rates
 from fedsim.attacks.privacy.exact.counting import at_least, nearest_counts
 from fedsim.attacks.privacy.exact.fedavg_peeling import FedAvgPeeling
 from fedsim.attacks.privacy.exact.first_layer_peeling import FirstLayerPeeling
@@ -405,3 +405,23 @@ def test_counts_are_those_nearest_to_an_estimate_with_the_right_total() -> None:
     fewest, estimate = torch.tensor([1, 0, 0]), torch.tensor([0.8, 2.2, 1.1])
     assert nearest_counts(estimate, fewest, 4).tolist() == [1, 2, 1]
     assert nearest_counts(estimate, fewest, 1).tolist() == [1, 0, 0]
+
+
+def test_a_mixture_of_two_images_that_are_nearly_alike_is_not_certified() -> None:
+    task = Task(input_shape=TASK.input_shape, num_classes=6)
+    torch.manual_seed(8)
+    model, (images, labels) = mlp(task, width=60).eval(), batch(5, 6, 8)
+    images[1] = images[0] + 1e-3 * torch.rand(images[0].shape, generator=torch.Generator().manual_seed(0))
+    peel, _, rows = chained(model, task, images, labels)
+    points = peel.whole.first.points(torch.cat([rows, 3 * rows[:1] - 2 * rows[1:2]]) @ peel.weight.T)
+    held = peel._clear(points, peel._expected(peel.whole.first.inputs(points)))
+    assert held.tolist() == [False, False, True, True, True, False]
+
+
+def test_noise_moves_what_few_equations_hold() -> None:
+    squares = torch.diag_embed(torch.tensor([[1.0, 1e-4], [1.0, 1.0], [1.0, 0.0]], dtype=torch.float64))
+    readers = torch.eye(2, dtype=torch.float64).expand(3, -1, -1)
+    moved = blur(squares, readers, torch.full((3,), 1e-3, dtype=torch.float64))
+    assert moved[0] == pytest.approx(1e-3 * math.sqrt(1 + 1e4))
+    assert moved[1] == pytest.approx(1e-3 * math.sqrt(2))
+    assert moved[2] > 1e3  # nothing holds it

@@ -112,4 +112,5 @@ def mismatch(behind: Behind, outputs: Tensor, errors: Tensor, size: int) -> Tens
     guesses = errors_of_labels(behind, outputs) / size
     times = (errors.norm(dim=1, keepdim=True) / guesses.norm(dim=1).clamp(min=1e-300)).round().clamp(min=1)
     gaps = (errors[:, :, None] - times[:, None, :] * guesses).norm(dim=1)
-    return (times * gaps / errors.norm(dim=1, keepdim=True).clamp(min=1e-300)).amin(dim=1)
+    least: Tensor = (times * gaps / errors.norm(dim=1, keepdim=True).clamp(min=1e-300)).amin(dim=1)
+    return least

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.exact.behind import behind, read_labels
-from fedsim.attacks.privacy.exact.certificates import judge
+from fedsim.attacks.privacy.exact.certificates import CLEAR, judge
 from fedsim.attacks.privacy.exact.error_peel import ErrorPeel
 from fedsim.attacks.privacy.exact.shown import reconstruction
 from fedsim.attacks.privacy.interruptible import shown_after
@@ -122,10 +122,22 @@ def _shown(
         first,
         inputs @ peel.basis,
         labels=(labels, copies if told else torch.ones_like(copies)),
-        certified=judged.certified,
+        certified=judged.certified & _clear(peel, inputs, lengths),
         size=size,
     )
     return dataclasses.replace(guess, residual=max(unexplained, float(residuals.max())))
+
+
+def _clear(peel: ErrorPeel, inputs: Tensor, lengths: Tensor) -> Tensor:
+    """Say which inputs noise has not moved, as it does where the errors of two examples are nearly alike.
+
+    X = D^+ G: a row of it has the noise of G times that of (D D^T)^-1/2.
+    """
+    errors = peel.errors * lengths[:, None]
+    variances = torch.linalg.pinv(errors @ errors.T, rtol=1e-14, hermitian=True).diagonal().clamp(min=0)
+    deviations = peel.columns.noise * (variances * peel.basis.shape[1]).sqrt()
+    clear: Tensor = deviations < CLEAR * inputs.norm(dim=1)
+    return clear
 
 
 def _unexplained(gradient: Tensor, errors: Tensor, inputs: Tensor) -> float:

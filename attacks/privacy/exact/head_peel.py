@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedsim.attacks.privacy.exact.behind import softmax_error
-from fedsim.attacks.privacy.exact.certificates import NoisySpace, judge, noisy_spaces
+from fedsim.attacks.privacy.exact.certificates import CLEAR, NoisySpace, blur, judge, noisy_spaces
 from fedsim.attacks.privacy.exact.counting import at_least
 from fedsim.attacks.privacy.exact.deflation import deflated, solved_inputs
 from fedsim.attacks.privacy.exact.newton import Equations, descend
@@ -30,7 +30,6 @@ BLURRED = 20.0  # deviation of an example's weight beyond which it may be anythi
 ROUNDED = 1e-7  # of float32, relative to a logit or to 1
 CHUNK = 2**24  # numbers of the largest temporary tensor
 SETTLING = 4  # rounds in which inputs follow from errors and errors from inputs
-CLEAR = 3e-4  # relative deviation of features, by what noise does to them, up to which they may be certified
 
 
 @dataclass(eq=False)
@@ -171,11 +170,8 @@ class HeadPeel:
         readers (N, unknowns, numbers): linear in the points. By the equations' own slopes.
         """
         squares = self._equations(whole, labels)(points)[1]
-        inverse = torch.linalg.pinv(squares, rtol=1e-14, hermitian=True)
-        variance = (readers * (inverse @ readers)).sum(dim=(1, 2))
         freedom = max(1, len(self.gradient) - 1 - self.different)
-        deviation: Tensor = noise * (variance.clamp(min=0) / freedom).sqrt()
-        return deviation
+        return blur(squares, readers, noise / math.sqrt(freedom))
 
     def _judged(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return what of examples' errors lies outside, relatively, and what noise would leave there."""
@@ -241,7 +237,7 @@ class HeadPeel:
         each = max(1, CHUNK // (len(self.gradient) * max(1, points.shape[1])))
         parts = [
             descend(self._equations(here, some, nonnegative), part, steps)
-            for some, part in zip(labels.split(each), points.split(each), strict=True)
+            for some, part in zip(torch.split(labels, each), torch.split(points, each), strict=True)
         ]
         return torch.cat([ends for ends, _ in parts]), torch.cat([residuals for _, residuals in parts])
 

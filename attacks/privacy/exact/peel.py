@@ -1,12 +1,13 @@
 """What peeling has found so far in the gradients of two successive linear layers, and its next round."""
 
+import math
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from fedsim.attacks.privacy.exact.behind import Behind, mismatch
-from fedsim.attacks.privacy.exact.certificates import ROOM, NoisySpace, judge, noisy_spaces
+from fedsim.attacks.privacy.exact.certificates import CLEAR, ROOM, NoisySpace, blur, judge, noisy_spaces
 from fedsim.attacks.privacy.exact.membership import Membership, derivative, with_one
 from fedsim.attacks.privacy.exact.search import WIDEST, anneal, random_points, random_widths
 from fedsim.attacks.privacy.exact.settling import settled
@@ -176,15 +177,29 @@ class Peel:
         """Keep what noise explains, the surest first."""
         inputs = self.whole.first.inputs(points)
         taken = self.size + self.activations - 1
-        judged = judge(residuals, self._expected(inputs), self.second.shape[1], taken, self.tries)
+        expected = self._expected(inputs)
+        judged = judge(residuals, expected, self.second.shape[1], taken, self.tries)
         passing = judged.passing if tolerance is None else residuals < tolerance
+        sure = judged.certified
+        sure[sure.clone()] = self._clear(points[sure], torch.maximum(residuals, expected)[sure])
         for place in residuals.argsort().tolist():
             if passing[place] and len(self) < self.size:
-                self._keep(inputs[place : place + 1], float(residuals[place]), bool(judged.certified[place]))
+                self._keep(inputs[place : place + 1], float(residuals[place]), bool(sure[place]))
         if self.decoys is not None:
             almost = inputs[~passing & (residuals < ALMOST)]
             fresh = self._distinct(almost, BLURRED, torch.cat([self.found, self.decoys]))
             self.decoys = torch.cat([self.decoys, fresh])
+
+    def _clear(self, points: Tensor, noise: Tensor) -> Tensor:
+        """Say which points their activations hold so fast that noise of this share does not matter."""
+        first = self.whole.first
+        inputs, freedom = first.inputs(points), max(1, self.second.shape[1] - self.activations)
+        lengths = with_one(self.act(first.outputs(points))).norm(dim=1)
+        squares = self.whole._normal_equations(points)[1]
+        readers = first.directions.expand(len(points), -1, -1)
+        deviations = blur(squares, readers, noise * lengths / math.sqrt(freedom))
+        clear: Tensor = deviations < CLEAR * inputs.norm(dim=1)
+        return clear
 
     def _expected(self, inputs: Tensor) -> Tensor:
         """Return the share of each input's activations that noise in both gradients leaves outside."""
