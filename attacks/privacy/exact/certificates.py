@@ -68,8 +68,10 @@ def judge(residuals: Tensor, expected: Tensor, equations: int, taken: int, tries
     return Judged(passing=passing, certified=passing & (residuals < PRECISE))
 
 
-def blur(squares: Tensor, readers: Tensor, noise: Tensor) -> Tensor:
+def blur(squares: Tensor, readers: Tensor, noise: Tensor, *, loose: bool = True) -> Tensor:
     """Return the deviation (N,) that noise makes in what is read off points; large where nothing holds them.
+
+    loose: False leaves out directions that nothing holds.
 
     squares (N, n, n): of the equations' slopes by the points' coordinates. readers (N, n, numbers): linear in
     these. noise (N,): deviation of an equation. Of two examples that are nearly alike, any mixture leaves as
@@ -78,6 +80,8 @@ def blur(squares: Tensor, readers: Tensor, noise: Tensor) -> Tensor:
     sizes, vectors = torch.linalg.eigh(squares)
     floor = (SINGULAR * sizes[:, -1:]).clamp(min=1e-300)
     parts = (vectors.mT @ readers).square().sum(dim=2) / torch.maximum(sizes, floor)
+    if not loose:
+        parts = torch.where(sizes > floor, parts, 0.0)
     deviation: Tensor = noise * parts.sum(dim=1).sqrt()
     return deviation
 

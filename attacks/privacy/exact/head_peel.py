@@ -171,7 +171,7 @@ class HeadPeel:
         """
         squares = self._equations(whole, labels)(points)[1]
         freedom = max(1, len(self.gradient) - 1 - self.different)
-        return blur(squares, readers, noise / math.sqrt(freedom))
+        return blur(squares, readers, noise / math.sqrt(freedom), loose=False)
 
     def _judged(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return what of examples' errors lies outside, relatively, and what noise would leave there."""
