@@ -168,7 +168,7 @@ def _counts(peel: HeadPeel) -> Tensor:
     Then n = sum p - K g, with the probabilities of the pooled input.
     """
     fewest = peel.fewest()
-    if peel.different - len(peel) <= MISSING:
+    if peel.different - len(peel) <= MISSING or peel.different < peel.size:
         seen = torch.zeros_like(fewest).index_add(0, peel.labels, peel.copies)
         return seen + peel.at_least() if int(seen.sum()) < peel.size else seen
     pooled = peel.biases @ peel.gradient / peel.biases.dot(peel.biases)
