@@ -167,6 +167,8 @@ class Batch:
     seconds: float
     bound: float  # dB
     quiet: float  # share of the examples whose errors float32 loses beside the others'
+    told: float  # share of the labels of the others that bounds of counts make certain
+    outside: int  # counts that are not within their bounds
 
 
 def attacked(bar: Bar, seed: int, trained_by: int) -> Batch:
@@ -195,7 +197,7 @@ def attacked(bar: Bar, seed: int, trained_by: int) -> Batch:
     true = labels.bincount(minlength=data.task.num_classes)
     counts = guess.class_counts if guess.class_counts is not None else torch.zeros_like(true)
     certain = right_certificates(guess, truth)
-    errors = relative_errors(guess, truth)
+    errors, lost, bounds = relative_errors(guess, truth), quiet(model, images, labels), guess.count_bounds
     return Batch(
         share=float((errors <= NEAR).double().mean()),
         counts=float(torch.minimum(counts, true).sum()) / len(labels),
@@ -206,15 +208,26 @@ def attacked(bar: Bar, seed: int, trained_by: int) -> Batch:
         false=0 if certain is None else int((~certain).sum()),
         seconds=seconds,
         bound=bound(seen, exact, images, data) if bar.noise or bar.rounding else 0.0,
-        quiet=quiet(model, images, labels),
+        quiet=float(lost.double().mean()),
+        told=told(guess, labels[~lost]),
+        outside=0 if bounds is None else int(((true < bounds[0]) | (true > bounds[1])).sum()),
     )
 
 
 @torch.no_grad()
-def quiet(model: nn.Module, images: Tensor, labels: Tensor) -> float:
-    """Return the share of the examples whose errors at the logits are lost beside the batch's largest."""
+def quiet(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    """Say of each example whether its error at the logits is lost beside the batch's largest."""
     errors = softmax_error(model(images).double(), labels).norm(dim=1)
-    return float((errors < QUIET * errors.max()).double().mean())
+    return errors < QUIET * errors.max()
+
+
+def told(guess: Reconstruction, labels: Tensor) -> float:
+    """Return the share of these labels that the fewest of each class account for."""
+    if guess.count_bounds is None:
+        return 0.0
+    fewest = guess.count_bounds[0]
+    there = labels.bincount(minlength=len(fewest))
+    return float(torch.minimum(fewest, there).sum()) / max(1, len(labels))
 
 
 def relative_errors(guess: Reconstruction, truth: Truth) -> Tensor:
@@ -251,7 +264,8 @@ def row(name: str, bar: Bar, batches: int, first: int, model: int) -> tuple[int,
         f"{sum(one.whole for one in found):>2} ({mean('decibels'):5.1f}); counts right in "
         f"{sum(one.counts == 1 for one in found):>2}, on average {mean('counts'):5.3f}, LnAcc "
         f"{mean('classes'):5.3f}; certified {certified}, false {false}; "
-        f"too quiet {mean('quiet'):.3f}; {mean('seconds'):5.1f} CPU s, "
+        f"too quiet {mean('quiet'):.3f}, of the others certain {mean('told'):.3f}, counts out of bounds "
+        f"{sum(one.outside for one in found)}; {mean('seconds'):5.1f} CPU s, "
         f"at most {max(one.seconds for one in found):.1f}; asked: {asked}",
         flush=True,
     )

@@ -37,18 +37,18 @@ class Certified(Metric):
         ]
 
 
-def right_certificates(guess: Reconstruction, truth: Truth) -> Tensor | None:
-    """Return of every certified example whether it is in the batch, within 1 %; each true one counts once."""
+def right_certificates(guess: Reconstruction, truth: Truth, near: float = NEAR) -> Tensor | None:
+    """Return of every certified example whether it is in the batch, so near; each true one counts once."""
     if guess.certified is None:
         return None
     shown, true = _rows(guess), truth.images if guess.images is not None else truth.embeddings
     if true is None or shown.shape[1:] != true.shape[1:]:
         return None
     rows, goals = shown[guess.certified].double().flatten(1), true.double().flatten(1)
-    near = torch.cdist(rows, goals) <= NEAR * goals.norm(dim=1)
+    hit = torch.cdist(rows, goals) <= near * goals.norm(dim=1)
     right, free = torch.zeros(len(rows), dtype=torch.bool), torch.ones(len(goals), dtype=torch.bool)
     for place in range(len(rows)):
-        if len(hits := (near[place] & free).nonzero()):
+        if len(hits := (hit[place] & free).nonzero()):
             right[place], free[hits[0, 0]] = True, False
     return right
 

@@ -11,20 +11,26 @@ from torch import Tensor, nn
 
 import fedsim
 from fedsim.attacks.privacy import claims
-from fedsim.attacks.privacy.exact.behind import Behind, softmax_error
-from fedsim.attacks.privacy.exact.certificates import false_rates
+from fedsim.attacks.privacy.exact.behind import Behind, behind, mismatch, softmax_error
+from fedsim.attacks.privacy.exact.certificates import blur, false_rates
+from fedsim.attacks.privacy.exact.counting import at_least, nearest_counts
 from fedsim.attacks.privacy.exact.fedavg_peeling import FedAvgPeeling
 from fedsim.attacks.privacy.exact.first_layer_peeling import FirstLayerPeeling
-from fedsim.attacks.privacy.exact.head_peel import HeadPeel, at_least, others
-from fedsim.attacks.privacy.exact.head_peeling import HeadPeeling, head
+from fedsim.attacks.privacy.exact.head_peel import HeadPeel, others
+from fedsim.attacks.privacy.exact.head_peeling import HeadPeeling, _shown, head
 from fedsim.attacks.privacy.exact.kinks import kinked_errors
 from fedsim.attacks.privacy.exact.labels import Labels, count_bounds, within
+from fedsim.attacks.privacy.exact.local_training import different
+from fedsim.attacks.privacy.exact.membership import with_one
+from fedsim.attacks.privacy.exact.peel import MISMATCH, Peel
+from fedsim.attacks.privacy.exact.peeling import Peeling
 from fedsim.attacks.privacy.exact.spaces import spaces
+from fedsim.attacks.privacy.interruptible import shown_after
 from fedsim.attacks.privacy.labels.ilrg import ILRG
-from fedsim.attacks.privacy.matching.linear_layers import Between
+from fedsim.attacks.privacy.matching.linear_layers import Between, linear_chain
 from fedsim.core.errors import FedsimError
 from fedsim.core.training import batch_gradient
-from fedsim.core.types import Observation, Task, Truth
+from fedsim.core.types import Interrupted, Observation, Task, Truth
 from fedsim.metrics.certified import Certified, right_certificates
 from fedsim.models.mlp import mlp
 from fedsim.report.guesses import _pictures
@@ -304,3 +310,118 @@ def test_a_report_says_which_examples_are_certified_and_which_were_not_found() -
     said = [axes.get_xlabel().split("\n")[-1] for axes in figure.axes[-3:]]
     assert said == ["uncertified", "certified", "not found"]
     assert "certified by the attack: 1 of 2" in title
+
+
+def smooth(seed: int) -> tuple[nn.Sequential, Tensor, Tensor, Task]:
+    task = Task(input_shape=TASK.input_shape, num_classes=6)
+    torch.manual_seed(seed)
+    return mlp(task, width=60, activation="sigmoid").eval(), *batch(6, 6, seed), task
+
+
+def test_smooth_examples_settle_on_the_whole_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, images, labels, task = smooth(5)
+    seen = observed(model, images, labels)
+    guess = Peeling().run(model, task, [seen])
+    monkeypatch.setattr(Peel, "settle", lambda *_: None)
+    before = Peeling().run(model, task, [seen])
+    worst = [float(distances(each.images, images).max()) for each in (before, guess)]
+    assert worst[1] < 0.2 * worst[0] < 1e-3
+
+
+def chained(model: nn.Module, task: Task, images: Tensor, labels: Tensor) -> tuple[Peel, Behind, Tensor]:
+    """Return what peeling begins with, the network behind, and the true inputs in its coordinates."""
+    layers, between = linear_chain(model, task, observed(model, images, labels))
+    peel = Peel.of(layers[0], layers[1], between[0], len(labels))
+    mean, std = (torch.tensor(side, dtype=torch.float64).view(1, -1, 1, 1) for side in (task.mean, task.std))
+    rows = with_one(((images.double() - mean) / std).flatten(1))
+    return peel, behind(layers, between), rows @ peel.basis.T
+
+
+def test_only_an_example_of_this_step_has_the_error_of_a_label() -> None:
+    model, images, labels, task = smooth(6)
+    _, now, _ = chained(model, task, images, labels)
+    peel, _, rows = chained(model, task, images, labels)
+    outputs = rows @ peel.weight.T
+    errors = now.errors(outputs, labels).detach() / 6
+    moved = dataclasses.replace(now, steps=tuple((act, 1.5 * w, b + 0.3) for act, w, b in now.steps))
+    assert float(mismatch(now, outputs, errors, 6).max()) < 1e-9
+    assert float(mismatch(now, outputs, 2 * errors, 6).max()) < 1e-9  # there twice
+    assert float(mismatch(moved, outputs, errors, 6).min()) > MISMATCH
+
+
+def test_errors_lead_to_an_example_with_its_own_label_alone() -> None:
+    model, images, labels, task = smooth(7)
+    peel, network, rows = chained(model, task, images, labels)
+    points = peel.whole.first.points(rows @ peel.weight.T).float().requires_grad_()
+    own, wrong = (
+        peel.whole.loss_with_errors(network, peel.columns, told)(points, None).detach()
+        for told in (labels, (labels + 1) % 6)
+    )
+    assert float(own.max()) < 0.01 * float(wrong.min())
+
+
+def test_a_weak_image_above_the_noise_is_counted() -> None:
+    random = torch.Generator().manual_seed(0)
+    errors, inputs = (torch.randn(side, 5, generator=random, dtype=torch.float64) for side in (40, 30))
+    errors[:, 4] *= 1e-3
+    noise = 1e-7 * torch.randn(40, 30, generator=random, dtype=torch.float64)
+    assert different(errors @ inputs.T + noise, 5) == 5
+    assert different(errors[:, :4] @ inputs[:, :4].T + noise, 5) == 4
+
+
+def test_an_interrupted_search_shows_what_it_found_and_nothing_is_an_error() -> None:
+    found = list[int]()
+    guess = fedsim.Reconstruction(residual=0.5)
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(FedsimError, match="none was found"):
+        shown_after(lambda: None, found, lambda: guess, nothing="none was found")
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        shown_after(interrupted, found, lambda: guess, nothing="none was found")
+    assert not isinstance(stopped.value, Interrupted)
+    with pytest.raises(Interrupted) as kept:
+        shown_after(interrupted, [1], lambda: guess, nothing="none was found")
+    assert kept.value.guess.residual == 0.5
+    assert shown_after(lambda: None, found, lambda: guess, nothing=None).seconds is not None
+
+
+def test_labels_that_do_not_add_up_are_not_called_certain() -> None:
+    model, (images, labels) = network(sure=20.0), batch(6, 20, 3)
+    seen = observed(model, images, labels)
+    layer, size, different = head(model, TASK, seen)
+    peel = HeadPeel.of(layer, size, different, nonnegative=True)
+    HeadPeeling()._search(peel, seen)
+    true = labels.bincount(minlength=20)
+    assert torch.equal(_shown(TASK, layer, peel).count_bounds, torch.stack([true, true]))
+    peel.labels[0] = int((true == 0).nonzero()[0])  # a false example
+    peel.errors = softmax_error(peel.near @ peel.weight.T, peel.labels)
+    bounds = _shown(TASK, layer, peel).count_bounds
+    assert bool(((bounds[0] <= true) & (true <= bounds[1])).all())
+
+
+def test_counts_are_those_nearest_to_an_estimate_with_the_right_total() -> None:
+    fewest, estimate = torch.tensor([1, 0, 0]), torch.tensor([0.8, 2.2, 1.1])
+    assert nearest_counts(estimate, fewest, 4).tolist() == [1, 2, 1]
+    assert nearest_counts(estimate, fewest, 1).tolist() == [1, 0, 0]
+
+
+def test_a_mixture_of_two_images_that_are_nearly_alike_is_not_certified() -> None:
+    task = Task(input_shape=TASK.input_shape, num_classes=6)
+    torch.manual_seed(8)
+    model, (images, labels) = mlp(task, width=60).eval(), batch(5, 6, 8)
+    images[1] = images[0] + 1e-3 * torch.rand(images[0].shape, generator=torch.Generator().manual_seed(0))
+    peel, _, rows = chained(model, task, images, labels)
+    points = peel.whole.first.points(torch.cat([rows, 3 * rows[:1] - 2 * rows[1:2]]) @ peel.weight.T)
+    held = peel._clear(points, peel._expected(peel.whole.first.inputs(points)))
+    assert held.tolist() == [False, False, True, True, True, False]
+
+
+def test_noise_moves_what_few_equations_hold() -> None:
+    squares = torch.diag_embed(torch.tensor([[1.0, 1e-4], [1.0, 1.0], [1.0, 0.0]], dtype=torch.float64))
+    readers = torch.eye(2, dtype=torch.float64).expand(3, -1, -1)
+    moved = blur(squares, readers, torch.full((3,), 1e-3, dtype=torch.float64))
+    assert moved[0] == pytest.approx(1e-3 * math.sqrt(1 + 1e4))
+    assert moved[1] == pytest.approx(1e-3 * math.sqrt(2))
+    assert moved[2] > 1e3  # nothing holds it

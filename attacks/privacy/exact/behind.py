@@ -87,13 +87,30 @@ def read_labels(behind: Behind, outputs: Tensor, errors: Tensor, size: int) -> t
     The error of one of K examples is J^T (p - e_y) / K for the one label y: the direction tells y, and the
     length the copies.
     """
-    own, behind_slopes = behind.slopes(outputs)
-    slopes = own[:, :, None] * behind_slopes  # (N, units, C)
-    mean = slopes @ behind.logits(outputs).softmax(dim=1)[:, :, None]
-    guesses = (mean - slopes) / size
+    guesses = errors_of_labels(behind, outputs) / size
     labels = functional.cosine_similarity(guesses, errors[:, :, None], dim=1).argmax(dim=1)
     lengths = guesses.gather(2, labels[:, None, None].expand(-1, guesses.shape[1], 1))[:, :, 0].norm(dim=1)
     copies = (errors.norm(dim=1) / lengths.clamp(min=1e-300)).round().long().clamp(min=1)
     if len(copies) == size or int(copies.sum()) > size:
         copies = torch.ones_like(copies)
     return labels, copies
+
+
+def errors_of_labels(behind: Behind, outputs: Tensor) -> Tensor:
+    """Return the errors (N, units, C) that examples with these outputs have, one for each label."""
+    own, behind_slopes = behind.slopes(outputs)
+    slopes = own[:, :, None] * behind_slopes
+    mean: Tensor = slopes @ behind.logits(outputs).softmax(dim=1)[:, :, None]
+    return mean - slopes
+
+
+def mismatch(behind: Behind, outputs: Tensor, errors: Tensor, size: int) -> Tensor:
+    """Return how far errors (N, units) in a mean of `size` examples are from those of any label, relatively.
+
+    An example may be there several times, and then must fit so much the better.
+    """
+    guesses = errors_of_labels(behind, outputs) / size
+    times = (errors.norm(dim=1, keepdim=True) / guesses.norm(dim=1).clamp(min=1e-300)).round().clamp(min=1)
+    gaps = (errors[:, :, None] - times[:, None, :] * guesses).norm(dim=1)
+    least: Tensor = (times * gaps / errors.norm(dim=1, keepdim=True).clamp(min=1e-300)).amin(dim=1)
+    return least

@@ -16,6 +16,8 @@ from torch import Tensor
 
 ARITHMETIC = 3e-7  # what float32 leaves of any vector that a client computes
 ROOM = 10.0  # how much more than expected a true example may leave: rounding is not quite Gaussian
+CLEAR = 3e-4  # relative deviation of an example, by what noise does to it, up to which it may be certified
+SINGULAR = 1e-14  # of the largest eigenvalue: smaller ones are rounding
 PRECISE = 1e-4  # share left outside up to which an example is called exact
 FALSE_RATE = 1e-6  # chance of a false certificate in a whole search, at most
 
@@ -64,6 +66,24 @@ def judge(residuals: Tensor, expected: Tensor, equations: int, taken: int, tries
     likely = false_rates(residuals, equations, taken, tries) < FALSE_RATE
     passing = (residuals < ROOM * expected) & likely
     return Judged(passing=passing, certified=passing & (residuals < PRECISE))
+
+
+def blur(squares: Tensor, readers: Tensor, noise: Tensor, *, loose: bool = True) -> Tensor:
+    """Return the deviation (N,) that noise makes in what is read off points; large where nothing holds them.
+
+    loose: False leaves out directions that nothing holds.
+
+    squares (N, n, n): of the equations' slopes by the points' coordinates. readers (N, n, numbers): linear in
+    these. noise (N,): deviation of an equation. Of two examples that are nearly alike, any mixture leaves as
+    little outside a space as they do: the residual does not tell it, this does.
+    """
+    sizes, vectors = torch.linalg.eigh(squares)
+    floor = (SINGULAR * sizes[:, -1:]).clamp(min=1e-300)
+    parts = (vectors.mT @ readers).square().sum(dim=2) / torch.maximum(sizes, floor)
+    if not loose:
+        parts = torch.where(sizes > floor, parts, 0.0)
+    deviation: Tensor = noise * parts.sum(dim=1).sqrt()
+    return deviation
 
 
 def false_rates(residuals: Tensor, equations: int, taken: int, tries: int) -> Tensor:

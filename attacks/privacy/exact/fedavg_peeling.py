@@ -31,7 +31,6 @@ from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.exact.local_training import Batch, Training
 from fedsim.attacks.privacy.exact.peel import Peel
 from fedsim.attacks.privacy.exact.peeling import PATIENCE, Peeling
-from fedsim.attacks.privacy.exact.search import WIDEST
 from fedsim.attacks.privacy.matching.linear_layers import (
     linear_names,
 )
@@ -43,7 +42,8 @@ from fedsim.core.types import Observation, Reconstruction, Task
 
 log = logging.getLogger(__name__)
 NARROW = (0.05, 0.3)  # widths of kinks at first: images of later steps must not draw all starts to them
-LOUDER = 3.0  # noise of what is left against that of the update
+NARROWEST = (0.02, 0.1)  # the same where errors lead as well
+LOUDER = (30.0, 3.0)  # noise of what is left against the update's: after a whole step, and one with less
 
 
 class FedAvgPeeling(Attack):
@@ -104,9 +104,8 @@ class FedAvgPeeling(Attack):
             for step in range(training.steps):
                 peel = training.peel(weights, left, training.steps - step)
                 noise = noise or peel.rows[0].noise
-                if (
-                    peel.rows[0].noise > LOUDER * noise
-                ):  # an example with a loss was missed in the step before
+                missed = bool(batches) and len(batches[-1].labels) < training.each
+                if peel.rows[0].noise > LOUDER[missed] * noise:  # the step before was not quite that
                     break
                 if later is not None and len(later) and peel.size > 1:
                     peel.consider(later @ peel.basis.T)
@@ -127,14 +126,26 @@ class FedAvgPeeling(Attack):
         return training.settled(batches)
 
     def _search(self, peel: Peel, wanted: int, random: torch.Generator, deadline: float) -> None:
+        """Look in three ways in turn: at activations, without what later steps show, and at errors too."""
         idle, rounds = 0, 0
         while len(peel) < min(wanted, peel.size) and idle < PATIENCE and time.perf_counter() < deadline:
-            fresh = peel.search(
-                self.one.starts * 2 ** (idle // 4),  # the longer in vain, the more
-                None,
-                random,
-                annealing=self.one.annealing * (1 + idle % 3),
-                widest=WIDEST if idle % 3 == 2 else NARROW,
-                without_decoys=rounds % 2 == 1,
-            )
+            more = 2 ** (idle // 6)  # the longer in vain
+            if rounds % 3 == 2 if idle < 3 else idle % 2 == 0:
+                fresh = peel.search(
+                    2 * self.one.starts * more,
+                    None,
+                    random,
+                    annealing=self.one.annealing // 2,
+                    widest=NARROWEST,
+                    by_errors=True,
+                )
+            else:
+                fresh = peel.search(
+                    self.one.starts * more,
+                    None,
+                    random,
+                    annealing=self.one.annealing * (1 + idle // 3 % 2),
+                    widest=NARROW,
+                    without_decoys=rounds % 3 == 1,
+                )
             idle, rounds = 0 if fresh else idle + 1, rounds + 1

@@ -28,15 +28,16 @@ from torch import Tensor, nn
 
 from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.exact.behind import behind, read_labels
-from fedsim.attacks.privacy.exact.certificates import judge
+from fedsim.attacks.privacy.exact.certificates import CLEAR, judge
 from fedsim.attacks.privacy.exact.error_peel import ErrorPeel
 from fedsim.attacks.privacy.exact.shown import reconstruction
+from fedsim.attacks.privacy.interruptible import shown_after
 from fedsim.attacks.privacy.matching.linear_layers import LinearLayer, linear_chain, linear_names
 from fedsim.core import progress, settings
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack
 from fedsim.core.randomness import generator
-from fedsim.core.types import Interrupted, Observation, Reconstruction, Task
+from fedsim.core.types import Observation, Reconstruction, Task
 
 log = logging.getLogger(__name__)
 PATIENCE = 5  # rounds of starts without a new example before the search ends
@@ -65,15 +66,10 @@ class FirstLayerPeeling(Attack):
     def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
         """Recover the inputs of the first linear layer, one by one."""
         self.check(model, task)
-        started, observation = time.perf_counter(), claims.checked(observations[-1])
+        observation = claims.checked(observations[-1])
         layers, between = linear_chain(model, task, observation)
         first = layers[0]
-        size = observation.num_examples or first.rank
-        if size is None:
-            raise FedsimError(
-                "the gradient does not show how many examples it is of. "
-                "Remedy: add num_examples to federation.disclose."
-            )
+        size = first.examples(observation)
         if first.task_shape is not None:
             claims.expect_images(size, task)
         different = first.different(size)
@@ -85,28 +81,17 @@ class FirstLayerPeeling(Attack):
             )
         claims.expect_room(self.starts * (len(first.weight) + different), f"{self.starts} starts")
         peel = ErrorPeel.of(first, behind(layers, between), different, task.num_classes)
-        interrupted = False
-        try:
-            self._search(peel, observation, started + self.seconds)
-        except KeyboardInterrupt:
-            interrupted = True
-        if not len(peel):
-            if interrupted:
-                raise KeyboardInterrupt
-            raise FedsimError(
-                f"none of the {size} inputs of layer {first.name!r} was found. Remedy: attack=ig; peeling "
-                "needs exact gradients of one step, and three times as many units as examples."
-            )
-        if len(peel) < size:
-            log.warning("found %d of %d inputs of layer %r", len(peel), size, first.name)
-        guess = _shown(task, observation, first, peel, size)
-        guess = dataclasses.replace(guess, seconds=time.perf_counter() - started)
-        if interrupted:
-            raise Interrupted(guess)
-        return guess
+        return shown_after(
+            lambda: self._search(peel, observation),
+            peel,
+            lambda: _shown(task, observation, first, peel, size),
+            nothing=f"none of the {size} inputs of layer {first.name!r} was found. Remedy: attack=ig; "
+            "peeling needs exact gradients of one step, and three times as many units as examples.",
+        )
 
-    def _search(self, peel: ErrorPeel, observation: Observation, deadline: float) -> None:
+    def _search(self, peel: ErrorPeel, observation: Observation) -> None:
         random, idle = generator(self.seed, "first_layer", observation.round, observation.client), 0
+        deadline = time.perf_counter() + self.seconds
         with progress.bar("peeling", peel.size) as advance:
             while len(peel) < peel.size and idle < PATIENCE and time.perf_counter() < deadline:
                 longer = 2 if peel.size > len(peel.weight) // 5 else 1  # little room: sharpen kinks slowly
@@ -119,6 +104,8 @@ def _shown(
     task: Task, observation: Observation, first: LinearLayer, peel: ErrorPeel, size: int
 ) -> Reconstruction:
     """Return the examples with labels, certified by the errors that their inputs have."""
+    if len(peel) < size:
+        log.warning("found %d of %d inputs of layer %r", len(peel), size, first.name)
     inputs, lengths = peel.inputs()
     outputs = inputs @ peel.weight.T
     errors = peel.behind.errors(outputs, peel.labels).detach()
@@ -135,10 +122,22 @@ def _shown(
         first,
         inputs @ peel.basis,
         labels=(labels, copies if told else torch.ones_like(copies)),
-        certified=judged.certified,
+        certified=judged.certified & _clear(peel, inputs, lengths),
         size=size,
     )
     return dataclasses.replace(guess, residual=max(unexplained, float(residuals.max())))
+
+
+def _clear(peel: ErrorPeel, inputs: Tensor, lengths: Tensor) -> Tensor:
+    """Say which inputs noise has not moved, as it does where the errors of two examples are nearly alike.
+
+    X = D^+ G: a row of it has the noise of G times that of (D D^T)^-1/2.
+    """
+    errors = peel.errors * lengths[:, None]
+    variances = torch.linalg.pinv(errors @ errors.T, rtol=1e-14, hermitian=True).diagonal().clamp(min=0)
+    deviations = peel.columns.noise * (variances * peel.basis.shape[1]).sqrt()
+    clear: Tensor = deviations < CLEAR * inputs.norm(dim=1)
+    return clear
 
 
 def _unexplained(gradient: Tensor, errors: Tensor, inputs: Tensor) -> float:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from fedsim.attacks.privacy.exact.behind import softmax_error
-from fedsim.attacks.privacy.exact.certificates import NoisySpace, judge, noisy_spaces
+from fedsim.attacks.privacy.exact.certificates import CLEAR, NoisySpace, blur, judge, noisy_spaces
+from fedsim.attacks.privacy.exact.counting import at_least
 from fedsim.attacks.privacy.exact.deflation import deflated, solved_inputs
 from fedsim.attacks.privacy.exact.newton import Equations, descend
 from fedsim.attacks.privacy.exact.spaces import Spaces, spaces
@@ -27,10 +28,8 @@ ROUGH, FINE = 10, 12  # Gauss-Newton steps with that weight, then without
 SURE, LIKELY = (3.0, 0.01), (10.0, 0.03)  # residual against the expected one; weight of an example off 1
 BLURRED = 20.0  # deviation of an example's weight beyond which it may be anything
 ROUNDED = 1e-7  # of float32, relative to a logit or to 1
-UNCERTAIN = (0.02, 0.05, 0.1, 0.2, 0.4)  # of an example: what the subtraction of those found may leave
-DEVIATIONS = 5.0  # of noise in a bias gradient that a count must stand out of
+CHUNK = 2**24  # numbers of the largest temporary tensor
 SETTLING = 4  # rounds in which inputs follow from errors and errors from inputs
-CLEAR = 3e-4  # relative deviation of features, by what noise does to them, up to which they may be certified
 
 
 @dataclass(eq=False)
@@ -47,7 +46,8 @@ class HeadPeel:
     nonnegative: bool  # whether features are never below zero
     basis: Tensor  # (rank, features + 1)
     columns: NoisySpace
-    free: Tensor  # (C, C): of each class, the direction that its entry adds to the column space
+    beside: Tensor  # (C, C - rank), orthonormal: all that is outside the column space
+    free: Tensor  # (C, C - rank): of each class, the direction there that its entry adds to the column space
     inverse: Tensor  # (rank, C): of the gradient
     errors: Tensor  # (found, C): p - e_y
     labels: Tensor  # (found,)
@@ -62,7 +62,7 @@ class HeadPeel:
         columns, rows = noisy_spaces(layer.augmented, rank)
         basis = rows.basis.T
         gradient = layer.augmented @ basis.T
-        beside = torch.eye(len(gradient), dtype=gradient.dtype) - columns.basis @ columns.basis.T
+        beside = torch.linalg.qr(columns.basis, mode="complete")[0][:, rank:]
         return cls(
             gradient=gradient,
             weight=torch.cat([layer.weight, layer.bias[:, None]], dim=1) @ basis.T,
@@ -71,6 +71,7 @@ class HeadPeel:
             nonnegative=nonnegative,
             basis=basis,
             columns=columns,
+            beside=beside,
             free=beside / beside.norm(dim=1, keepdim=True).clamp(min=1e-12),
             inverse=torch.linalg.pinv(gradient),
             errors=gradient.new_empty(0, len(gradient)),
@@ -92,9 +93,8 @@ class HeadPeel:
 
         Summed over what is left, K g_j = sum p_j - n_j, and no probability is below zero: n_j >= -K g_j.
         """
-        known = (self.copies[:, None] * self.errors).sum(dim=0)
         missing = self.size - int(self.copies.sum())
-        return at_least(self.size * self.biases - known, missing, self.size * self.columns.noise)
+        return at_least(self.rest(), missing, self.size * self.columns.noise)
 
     def open_labels(self) -> Tensor:
         """Return the classes that an example which is left may have."""
@@ -102,9 +102,17 @@ class HeadPeel:
         unknown = self.size - int(self.copies.sum()) - int(least.sum())
         return torch.arange(len(least)) if unknown > 0 else least.nonzero()[:, 0]
 
+    def fewest(self) -> Tensor:
+        """Return how many examples of each class there are for certain, whatever was found."""
+        return at_least(self.size * self.biases, self.size, self.size * self.columns.noise)
+
+    def rest(self) -> Tensor:
+        """Return what the found examples leave of K g."""
+        return self.size * self.biases - (self.copies[:, None] * self.errors).sum(dim=0)
+
     def _most(self) -> Tensor:
         """Return how many examples of each class there may be beside those found."""
-        least = at_least(self.size * self.biases, self.size, self.size * self.columns.noise)
+        least = self.fewest()
         seen = torch.zeros_like(least).index_add(0, self.labels, self.copies)
         return least + max(0, self.size - int(least.sum())) - seen
 
@@ -119,8 +127,8 @@ class HeadPeel:
         self.tries += len(points)
         if left > 1:
             if self.nonnegative:
-                points, _ = descend(self._equations(here, labels, NONNEGATIVE), points, ROUGH)
-            points, residuals = descend(self._equations(here, labels), points, FINE)
+                points, _ = self._descended(here, labels, points, ROUGH, NONNEGATIVE)
+            points, residuals = self._descended(here, labels, points, FINE)
         else:
             residuals = torch.zeros(len(points))
         chosen = _distinct(here.outputs(points), labels, residuals, SAME * here.length)
@@ -162,11 +170,8 @@ class HeadPeel:
         readers (N, unknowns, numbers): linear in the points. By the equations' own slopes.
         """
         squares = self._equations(whole, labels)(points)[1]
-        inverse = torch.linalg.pinv(squares, rtol=1e-14, hermitian=True)
-        variance = (readers * (inverse @ readers)).sum(dim=(1, 2))
         freedom = max(1, len(self.gradient) - 1 - self.different)
-        deviation: Tensor = noise * (variance.clamp(min=0) / freedom).sqrt()
-        return deviation
+        return blur(squares, readers, noise / math.sqrt(freedom), loose=False)
 
     def _judged(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return what of examples' errors lies outside, relatively, and what noise would leave there."""
@@ -179,7 +184,7 @@ class HeadPeel:
     def _keep_sure(self, outputs: Tensor, labels: Tensor, limits: tuple[float, float]) -> None:
         """Go on to examples of the whole gradient, which nothing was subtracted from; keep the sure ones."""
         whole = self._spaces(self.gradient, self.different)
-        points, _ = descend(self._equations(whole, labels), whole.points(outputs), FINE)
+        points, _ = self._descended(whole, labels, whole.points(outputs), FINE)
         inputs, outputs = whole.inputs(points), whole.outputs(points)
         residuals, expected = self._judged(inputs, labels)
         errors = softmax_error(outputs, labels)
@@ -190,15 +195,11 @@ class HeadPeel:
         duals = (self.inverse @ errors.T).T / self.size  # what reads an example's weight off its input
         readers = (duals @ whole.directions.T)[:, :, None]
         blurred = self._blur(whole, points, labels, torch.maximum(expected, residuals), readers)
-        off = (
-            (weights * copies - 1).abs()
-            - blurred.clamp(max=limits[1])
-            - ROUNDED / errors.norm(dim=1).clamp(min=1e-300)
-        )
-        passing = judge(
-            residuals, expected, len(self.gradient) - 1, 2 * self.different - 1, self.tries
-        ).passing
-        passing &= (residuals < limits[0] * expected) & (off < limits[1]) & (blurred < BLURRED)
+        rounded = ROUNDED / errors.norm(dim=1).clamp(min=1e-300)
+        off = (weights * copies - 1).abs() - blurred.clamp(max=limits[1]) - rounded
+        judged = judge(residuals, expected, len(self.gradient) - 1, 2 * self.different - 1, self.tries)
+        passing = judged.passing & (residuals < limits[0] * expected)
+        passing &= (off < limits[1]) & (blurred < BLURRED)
         allowed, taken = self._most(), set[int]()
         for place in residuals.argsort().tolist():
             label = int(labels[place])
@@ -229,25 +230,36 @@ class HeadPeel:
         found: Tensor = points + width * noise * here.length / math.sqrt(max(1, points.shape[1]))
         return found
 
+    def _descended(
+        self, here: Spaces, labels: Tensor, points: Tensor, steps: int, nonnegative: float = 0.0
+    ) -> tuple[Tensor, Tensor]:
+        """Take steps from the points, of so many at a time as memory has room for."""
+        each = max(1, CHUNK // (len(self.gradient) * max(1, points.shape[1])))
+        parts = [
+            descend(self._equations(here, some, nonnegative), part, steps)
+            for some, part in zip(torch.split(labels, each), torch.split(points, each), strict=True)
+        ]
+        return torch.cat([ends for ends, _ in parts]), torch.cat([residuals for _, residuals in parts])
+
     def _spaces(self, gradient: Tensor, rank: int) -> Spaces:
         return spaces(gradient, self.weight, rank, self.columns.basis, ones=self.basis[:, -1])
 
     def _outside(self, shares: Tensor, labels: Tensor) -> Tensor:
-        columns, free = self.columns.basis, self.free[labels]
-        beside = shares - (shares @ columns) @ columns.T
-        outside: Tensor = beside - (beside * free).sum(dim=1, keepdim=True) * free
-        return outside
+        """Return what of shares is outside the column space and the label's entry, by coordinates there."""
+        free, outside = self.free[labels], shares @ self.beside
+        return outside - (outside * free).sum(dim=1, keepdim=True) * free
 
     def _equations(self, here: Spaces, labels: Tensor, nonnegative: float = 0.0) -> Equations:
         """Return the equations of examples of these classes; nonnegative: weight of features below zero."""
-        columns, free = self.columns.basis, self.free[labels]
+        free = self.free[labels]
         directions, origin = (side @ self.basis[:, :-1] for side in (here.directions, here.origin))
 
         def equations(points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             shares = others(here.outputs(points), labels)
-            jacobians = shares[:, None, :] * (here.slant - (shares @ here.slant.T)[:, :, None])
-            inside, along = jacobians @ columns, jacobians @ free[:, :, None]
-            squares = jacobians @ jacobians.mT - inside @ inside.mT - along @ along.mT
+            jacobians = (shares[:, None, :] * here.slant) @ self.beside
+            jacobians -= (shares @ here.slant.T)[:, :, None] * (shares @ self.beside)[:, None, :]
+            along = jacobians @ free[:, :, None]
+            squares = jacobians @ jacobians.mT - along @ along.mT
             gaps, lengths = self._outside(shares, labels), shares.square().sum(dim=1)
             slopes = (jacobians @ gaps[:, :, None])[:, :, 0] / lengths[:, None]
             losses, squares = gaps.square().sum(dim=1) / lengths, squares / lengths[:, None, None]
@@ -262,15 +274,6 @@ class HeadPeel:
             return losses, squares, slopes
 
         return equations
-
-
-def at_least(biases: Tensor, size: int, noise: float = 0.0) -> Tensor:
-    """Return how many of `size` examples each class has at least, by K g and the deviation of its noise."""
-    for slack in UNCERTAIN:  # more than `size` cannot be: then it was rounding
-        least = (-biases - slack - DEVIATIONS * noise).ceil().clamp(min=0).long()
-        if int(least.sum()) <= size:
-            return least
-    return torch.zeros_like(least)
 
 
 def others(logits: Tensor, labels: Tensor) -> Tensor:

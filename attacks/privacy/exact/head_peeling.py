@@ -26,18 +26,22 @@ from torch import Tensor, nn
 
 from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.exact.certificates import noisy_spaces
-from fedsim.attacks.privacy.exact.head_peel import HeadPeel, at_least
+from fedsim.attacks.privacy.exact.counting import at_least, nearest_counts
+from fedsim.attacks.privacy.exact.head_peel import HeadPeel
+from fedsim.attacks.privacy.interruptible import shown_after
 from fedsim.attacks.privacy.matching.linear_layers import LinearLayer, linear_layer
 from fedsim.core import progress, settings
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack
 from fedsim.core.randomness import generator
-from fedsim.core.types import Interrupted, Observation, Reconstruction, Task
+from fedsim.core.types import Observation, Reconstruction, Task
 from fedsim.models.last_linear import last_linear_name, layer_inputs
 
 log = logging.getLogger(__name__)
 PATIENCE = 3  # rounds of starts without a new example before the search ends
 FEW = 8  # examples left: starts are cheap
+ACCOUNTED = 0.1  # of an example: what errors of all may leave of K g where their labels are certain
+MISSING = 2  # examples without which the labels of the others are still the best account
 PROBES = 32  # random images that show whether features can be negative
 
 
@@ -73,20 +77,13 @@ class HeadPeeling(Attack):
             return dataclasses.replace(counted, seconds=time.perf_counter() - started)
         nonnegative = _nonnegative(model, task, observation, layer.name)
         peel = HeadPeel.of(layer, size, different, nonnegative=nonnegative)
-        interrupted = False
-        try:
-            self._search(peel, observation, started + self.seconds)
-        except KeyboardInterrupt:
-            interrupted = True
-        peel.settle()
-        guess = _shown(task, layer, peel)
-        guess = dataclasses.replace(guess, seconds=time.perf_counter() - started)
-        if interrupted:
-            raise Interrupted(guess)
-        return guess
+        return shown_after(
+            lambda: self._search(peel, observation), peel, lambda: _shown(task, layer, peel), nothing=None
+        )
 
-    def _search(self, peel: HeadPeel, observation: Observation, deadline: float) -> None:
+    def _search(self, peel: HeadPeel, observation: Observation) -> None:
         random, idle = generator(self.seed, "head_peeling", observation.round, observation.client), 0
+        deadline = time.perf_counter() + self.seconds
         with progress.bar("peeling", peel.different) as advance:
             while len(peel) < peel.different and idle < PATIENCE and time.perf_counter() < deadline:
                 few = 4 if peel.different - len(peel) <= FEW else 1
@@ -112,12 +109,7 @@ def head(model: nn.Module, task: Task, observation: Observation) -> tuple[Linear
             "the last layer's gradient is zero: no example leaves anything in it. "
             "Remedy: distrust this client."
         )
-    size = observation.num_examples or layer.rank
-    if size is None:
-        raise FedsimError(
-            "the gradient does not show how many examples it is of. "
-            "Remedy: add num_examples to federation.disclose."
-        )
+    size = layer.examples(observation)
     return layer, size, layer.different(size)
 
 
@@ -147,23 +139,41 @@ def _nonnegative(model: nn.Module, task: Task, observation: Observation, name: s
 
 def _shown(task: Task, layer: LinearLayer, peel: HeadPeel) -> Reconstruction:
     """Return the examples, the counts of what was seen, and the bounds of the rest."""
-    seen = torch.zeros(task.num_classes, dtype=torch.int64).index_add(0, peel.labels, peel.copies)
-    least = peel.at_least() if int(seen.sum()) < peel.size else torch.zeros_like(seen)
-    unseen = peel.size - int(seen.sum()) - int(least.sum())
-    if unseen:
+    peel.settle()
+    counts = _counts(peel)
+    if unseen := peel.size - int(counts.sum()):
         log.warning("%d of %d examples were not seen: their labels are not told", unseen, peel.size)
-    counts = seen + least
+    fewest = counts if _accounted(peel) else peel.fewest()
     residuals = peel.residuals or [1.0]
     return Reconstruction(
         class_counts=counts,
         class_presence=counts > 0,
-        count_bounds=torch.stack([counts, counts + max(0, unseen)]),
+        count_bounds=torch.stack([fewest, fewest + peel.size - int(fewest.sum())]),
         labels=peel.labels.repeat_interleave(peel.copies),
         embeddings=_repeated(peel.near @ peel.basis[:, :-1], peel.copies).float(),
         embedding_layer=layer.name,
         certified=_repeated(peel.certified(), peel.copies),
         residual=max(residuals),
     )
+
+
+def _accounted(peel: HeadPeel) -> bool:
+    """Say whether all examples that leave something were found, and their errors sum to K g."""
+    return len(peel) == peel.different and float(peel.rest().abs().max()) < ACCOUNTED
+
+
+def _counts(peel: HeadPeel) -> Tensor:
+    """Return how many of each class were seen: by their labels, or where too few were found, by K g.
+
+    Then n = sum p - K g, with the probabilities of the pooled input.
+    """
+    fewest = peel.fewest()
+    if peel.different - len(peel) <= MISSING or peel.different < peel.size:
+        seen = torch.zeros_like(fewest).index_add(0, peel.labels, peel.copies)
+        return seen + peel.at_least() if int(seen.sum()) < peel.size else seen
+    pooled = peel.biases @ peel.gradient / peel.biases.dot(peel.biases)
+    chances = (peel.weight @ (pooled / pooled.dot(peel.basis[:, -1]))).softmax(dim=0)
+    return nearest_counts(peel.size * (chances - peel.biases), fewest, peel.size)
 
 
 def _repeated(rows: Tensor, copies: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.exact.certificates import noisy_spaces
-from fedsim.attacks.privacy.exact.head_peel import at_least
+from fedsim.attacks.privacy.exact.counting import at_least
 from fedsim.attacks.privacy.exact.head_peeling import HeadPeeling
 from fedsim.attacks.privacy.exact.peeling import Peeling
 from fedsim.attacks.privacy.labels.last_layer import last_layer
@@ -69,7 +69,9 @@ class Labels(Attack):
             if guess.count_bounds is not None and bounds is not None:
                 bounds = narrower(bounds, guess.count_bounds)
             if guess.class_counts is not None and int(guess.class_counts.sum()) == (size or -1):
-                return _counted(guess.class_counts, torch.stack([guess.class_counts] * 2))
+                known = guess.count_bounds
+                certain = torch.stack([guess.class_counts] * 2) if known is None else known
+                return _counted(guess.class_counts, certain)
         guess = self.otherwise.run(model, task, observations)
         if guess.class_counts is None or bounds is None:
             return guess

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedsim.attacks.privacy.exact.behind import behind, read_labels
+from fedsim.attacks.privacy.exact.behind import Behind, behind, read_labels
 from fedsim.attacks.privacy.exact.local_steps import LinearNetwork
 from fedsim.attacks.privacy.exact.peel import Peel
 from fedsim.attacks.privacy.exact.shown import reconstruction
@@ -79,8 +79,12 @@ class Training:
         layers[1].expect_room(activations)
         peel = Peel.of(layers[0], layers[1], between[0], size, activations)
         if activations == size:  # the images of later steps are nearly members
-            peel.decoys = peel.found
+            peel.decoys, peel.behind = peel.found, (behind(layers, between), self.each)
         return peel
+
+    def behind(self, weights: Weights) -> Behind:
+        """Return the network behind the first layer at these weights."""
+        return behind(*self.layers(weights, self.update))
 
     def again(self, steps: int) -> bool:
         """Say whether so many steps had all the images, which come again in the others."""
@@ -91,7 +95,7 @@ class Training:
         """Read the labels of the surest examples, as many as a step has."""
         best = torch.tensor(peel.residuals).argsort()[: self.each]
         found = peel.found[best]
-        rest = behind(*self.layers(weights, self.update))
+        rest = self.behind(weights)
         labels, _ = read_labels(rest, found @ peel.weight.T, peel.errors[best], self.each)
         return Batch(
             inputs=found @ peel.basis,
@@ -162,9 +166,9 @@ class Training:
 
 
 def different(gradient: Tensor, size: int) -> int:
-    """Return how many of `size` inputs differ: up to where singular values fall, or all that are visible."""
+    """Return how many of `size` inputs differ: all that are visible, at least up to where values fall."""
     rank = clear_rank(gradient)
-    return rank if rank is not None and rank <= size else visible(gradient, size)
+    return max(rank if rank is not None and rank <= size else 1, visible(gradient, size))
 
 
 def visible(gradient: Tensor, size: int) -> int:

@@ -4,7 +4,9 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from fedsim.attacks.privacy.exact.behind import Behind
 from fedsim.attacks.privacy.exact.newton import descend
 from fedsim.attacks.privacy.exact.search import Loss, relative
 from fedsim.attacks.privacy.exact.spaces import spaces
@@ -37,6 +39,32 @@ class Membership:
         def loss(points: Tensor, width: Tensor | None) -> Tensor:
             outputs = with_one(self.act(first.outputs(points), width))
             return relative(outputs - (outputs @ goal.T) @ goal, outputs)
+
+        return loss
+
+    def loss_with_errors(self, behind: Behind, columns: tuple[Tensor, Tensor], labels: Tensor) -> Loss:
+        """Return the same, with how much of the errors at both layers lies beside their column spaces.
+
+        Errors move more than activations from one local step to the next, so inputs of later steps, which
+        are nearly members, draw fewer starts to them.
+        """
+        inside, first = self.loss(), self.first.to(torch.float32)
+        act, weight, bias = behind.to(torch.float32).steps[0]
+        rest = Behind(steps=behind.to(torch.float32).steps[1:])
+        one, two = (side.float() for side in columns)
+
+        def loss(points: Tensor, width: Tensor | None) -> Tensor:
+            with torch.enable_grad():
+                outputs = first.outputs(points)
+                next_outputs = functional.linear(act(outputs, width), weight, bias)
+                next_errors = rest.errors(next_outputs, labels, width)
+                errors = torch.autograd.grad(next_outputs, outputs, next_errors, create_graph=True)[0]
+            beside = relative(errors - (errors @ one) @ one.T, errors)
+            return (
+                inside(points, width)
+                + beside
+                + relative(next_errors - (next_errors @ two) @ two.T, next_errors)
+            )
 
         return loss
 

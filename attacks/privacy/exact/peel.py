@@ -1,13 +1,16 @@
 """What peeling has found so far in the gradients of two successive linear layers, and its next round."""
 
+import math
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from fedsim.attacks.privacy.exact.certificates import ROOM, NoisySpace, judge, noisy_spaces
+from fedsim.attacks.privacy.exact.behind import Behind, mismatch
+from fedsim.attacks.privacy.exact.certificates import CLEAR, ROOM, NoisySpace, blur, judge, noisy_spaces
 from fedsim.attacks.privacy.exact.membership import Membership, derivative, with_one
 from fedsim.attacks.privacy.exact.search import WIDEST, anneal, random_points, random_widths
+from fedsim.attacks.privacy.exact.settling import settled
 from fedsim.attacks.privacy.least_squares import fit
 from fedsim.attacks.privacy.matching.linear_layers import Between, LinearLayer, clear_rank, row_space
 
@@ -16,6 +19,7 @@ SAME = 1e-3  # of the typical length: two points nearer than this are one image
 NEAR = 3e-3  # residual in the peeled gradients that is worth a look in the whole ones
 WRONG = 0.1  # residual of a point that has nothing to do with the batch
 ALMOST = 0.05  # residual of an input of a later local step, whose activations have moved
+MISMATCH = 0.15  # of an input's error with that of the surest label: those of later local steps have moved
 POLISH = 8  # Gauss-Newton steps at the end
 
 
@@ -47,6 +51,7 @@ class Peel:
     certified: list[bool] = field(default_factory=list)
     tries: int = 0  # starts so far
     decoys: Tensor | None = None  # (N, size): inputs of later local steps, which are nearly members; None: no
+    behind: tuple[Behind, int] | None = None  # the network behind, and the examples of a local step
 
     @classmethod
     def of(
@@ -108,12 +113,16 @@ class Peel:
         annealing: int = 0,
         widest: tuple[float, float] = WIDEST,
         without_decoys: bool = False,
+        by_errors: bool = False,
     ) -> int:
-        """Look for inputs that are left, from random starts; return how many new ones were found."""
+        """Look for inputs that are left, from random starts; return how many new ones were found.
+
+        by_errors: errors that the network behind gives lead the search as well.
+        """
         before, errors, next_errors, outputs = len(self), self.errors, self.next_errors, self.outputs
         found = self.found
         if self.decoys is not None and without_decoys:  # taken out as well, as far as they are known
-            parts = [self._parts(row[None]) for row in self.decoys[: self.size - before - 1]]
+            parts = [self._parts(row[None]) for row in self.decoys[: (self.size - before) // 2]]
             found = torch.cat([found, self.decoys[: len(parts)]])
             outputs, errors, next_errors = (
                 torch.cat([known, *(part[place] for part in parts)])
@@ -133,7 +142,11 @@ class Peel:
             points = random_points(rest.first, starts, random)
             if annealing:
                 widths = random_widths(rest.first, starts, random, widest)
-                points = anneal(rest.loss(), points, widths, steps=annealing)
+                loss = rest.loss()
+                if by_errors and self.behind is not None:
+                    labels = torch.randint(len(self.behind[0].steps[-1][2]), (starts,), generator=random)
+                    loss = rest.loss_with_errors(self.behind[0], self.columns, labels)
+                points = anneal(loss, points, widths, steps=annealing)
             points, residuals = rest.descend(points.double(), steps)
             inputs = rest.first.inputs(points)
             near = (ROOM * self._expected(inputs)).clamp(min=max(NEAR, tolerance or 0), max=WRONG)
@@ -153,19 +166,40 @@ class Peel:
         own = self.whole.first.points(distinct @ self.weight.T)
         self._keep_sure(*self.whole.descend(own, POLISH), tolerance)
 
+    def settle(self, behind: Behind, labels: Tensor, weights: Tensor) -> None:
+        """Let all inputs follow from the whole first gradient at once; weights: of each in it."""
+        if self.size == len(self) > 1:
+            here = self.whole.first
+            points = here.points(self.found @ self.weight.T)
+            self.found = here.inputs(settled(here, behind, self.first, points, labels, weights))
+
     def _keep_sure(self, points: Tensor, residuals: Tensor, tolerance: float | None) -> None:
         """Keep what noise explains, the surest first."""
         inputs = self.whole.first.inputs(points)
         taken = self.size + self.activations - 1
-        judged = judge(residuals, self._expected(inputs), self.second.shape[1], taken, self.tries)
+        expected = self._expected(inputs)
+        judged = judge(residuals, expected, self.second.shape[1], taken, self.tries)
         passing = judged.passing if tolerance is None else residuals < tolerance
+        sure = judged.certified
+        sure[sure.clone()] = self._clear(points[sure], torch.maximum(residuals, expected)[sure])
         for place in residuals.argsort().tolist():
             if passing[place] and len(self) < self.size:
-                self._keep(inputs[place : place + 1], float(residuals[place]), bool(judged.certified[place]))
+                self._keep(inputs[place : place + 1], float(residuals[place]), bool(sure[place]))
         if self.decoys is not None:
             almost = inputs[~passing & (residuals < ALMOST)]
             fresh = self._distinct(almost, BLURRED, torch.cat([self.found, self.decoys]))
             self.decoys = torch.cat([self.decoys, fresh])
+
+    def _clear(self, points: Tensor, noise: Tensor) -> Tensor:
+        """Say which points their activations hold so fast that noise of this share does not matter."""
+        first = self.whole.first
+        inputs, freedom = first.inputs(points), max(1, self.second.shape[1] - self.activations)
+        lengths = with_one(self.act(first.outputs(points))).norm(dim=1)
+        squares = self.whole._normal_equations(points)[1]
+        readers = first.directions.expand(len(points), -1, -1)
+        deviations = blur(squares, readers, noise * lengths / math.sqrt(freedom))
+        clear: Tensor = deviations < CLEAR * inputs.norm(dim=1)
+        return clear
 
     def _expected(self, inputs: Tensor) -> Tensor:
         """Return the share of each input's activations that noise in both gradients leaves outside."""
@@ -187,6 +221,10 @@ class Peel:
         if len(self._distinct(row)) == 0:
             return
         output, error, next_error = self._parts(row)
+        if self.decoys is not None and self.behind is not None:
+            network, each = self.behind
+            if float(mismatch(network, row @ self.weight.T, error, each)) > MISMATCH:  # of a later step
+                return
         self.residuals.append(residual)
         self.certified.append(certified)
         self.found = torch.cat([self.found, row])

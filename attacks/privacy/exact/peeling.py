@@ -32,12 +32,13 @@ from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.exact.behind import behind, read_labels
 from fedsim.attacks.privacy.exact.peel import POLISH, Peel
 from fedsim.attacks.privacy.exact.shown import bounds_beside, reconstruction
+from fedsim.attacks.privacy.interruptible import shown_after
 from fedsim.attacks.privacy.matching.linear_layers import Between, LinearLayer, linear_chain, linear_names
 from fedsim.core import progress, settings
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack
 from fedsim.core.randomness import generator
-from fedsim.core.types import Interrupted, Observation, Reconstruction, Task
+from fedsim.core.types import Observation, Reconstruction, Task
 
 log = logging.getLogger(__name__)
 PATIENCE = 12  # rounds of starts without a new image before the search ends
@@ -78,16 +79,10 @@ class Peeling(Attack):
 
     def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
         """Recover the inputs of the first linear layer, one by one."""
-        started = time.perf_counter()
         observation = claims.checked(observations[-1])
         layers, between = linear_chain(model, task, observation)
         first = layers[0]
-        size = observation.num_examples or first.rank
-        if size is None:
-            raise FedsimError(
-                "the gradient does not show how many examples it is of. "
-                "Remedy: add num_examples to federation.disclose."
-            )
+        size = first.examples(observation)
         if first.task_shape is not None:  # equal images are shown as often as they are there
             claims.expect_images(size, task)
         different = first.different(size)  # equal images are one
@@ -102,37 +97,28 @@ class Peeling(Attack):
             claims.expect_room(room, f"{self.starts} starts for {different} examples")
         second, act = (layers[1], between[0]) if different > 1 else (first, Between(modules=()))
         peel = Peel.of(first, second, act, different)
-        interrupted = False
-        try:
-            self._search(peel, observation, started + self.seconds)
-        except KeyboardInterrupt:
-            interrupted = True
-        if not len(peel):
-            if interrupted:
-                raise KeyboardInterrupt
-            raise FedsimError(
-                f"none of the {size} inputs of layer {first.name!r} was found. Remedy: attack=ig; "
-                "peeling needs exact gradients of one step, and four times as many units as images."
-            )
-        if len(peel) < different:
-            log.warning("found %d of %d inputs of layer %r", len(peel), different, first.name)
-        labels, bounds = _labels(model, task, observation, layers, between, peel, size)
-        shown = reconstruction(
-            task,
-            first,
-            peel.inputs,
-            labels=labels,
-            certified=torch.tensor(peel.certified),
-            size=size,
-            bounds=bounds,
-        )
-        guess = dataclasses.replace(shown, residual=peel.residual, seconds=time.perf_counter() - started)
-        if interrupted:
-            raise Interrupted(guess)
-        return guess
 
-    def _search(self, peel: Peel, observation: Observation, deadline: float) -> None:
+        def shown() -> Reconstruction:
+            if len(peel) < different:
+                log.warning("found %d of %d inputs of layer %r", len(peel), different, first.name)
+            labels, bounds = _labels(model, task, observation, layers, between, peel, size)
+            certified = torch.tensor(peel.certified)
+            guess = reconstruction(
+                task, first, peel.inputs, labels=labels, certified=certified, size=size, bounds=bounds
+            )
+            return dataclasses.replace(guess, residual=peel.residual)
+
+        return shown_after(
+            lambda: self._search(peel, observation),
+            peel,
+            shown,
+            nothing=f"none of the {size} inputs of layer {first.name!r} was found. Remedy: attack=ig; "
+            "peeling needs exact gradients of one step, and four times as many units as images.",
+        )
+
+    def _search(self, peel: Peel, observation: Observation) -> None:
         random, idle = generator(self.seed, "peeling", observation.round, observation.client), 0
+        deadline = time.perf_counter() + self.seconds
         with progress.bar("peeling", peel.size) as advance:
             while len(peel) < peel.size and idle < PATIENCE and time.perf_counter() < deadline:
                 few = (peel.size - len(peel) <= FEW) == (idle % 2 == 0)  # and in vain: the other way
@@ -151,7 +137,10 @@ def _labels(
     peel: Peel,
     size: int,
 ) -> tuple[tuple[Tensor, Tensor] | None, Tensor | None]:
-    """Read labels with copies, and bounds of all counts, where linear layers lead up to the logits."""
+    """Read labels with copies, and bounds of all counts, where linear layers lead up to the logits.
+
+    With labels, errors that are smooth let inputs settle.
+    """
     if not linear_names(model, task).ends_with_logits:
         return None, None
     told = observation.kind == "gradient" or observation.learning_rate is not None
@@ -160,6 +149,8 @@ def _labels(
     labels, copies = read_labels(rest, outputs, peel.errors * scale, size)
     if not told:
         return (labels, torch.ones_like(copies)), None
+    if not any(act.kinked for act in between):
+        peel.settle(rest, labels, copies / (size * scale))
     noise = peel.rows[0].noise
     bounds = bounds_beside(layers[-1], scale, rest.logits(outputs), (labels, copies), size, noise)
     return (labels, copies), bounds

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from fedsim.attacks.privacy.exact.behind import softmax_error
-from fedsim.attacks.privacy.exact.head_peel import at_least
+from fedsim.attacks.privacy.exact.counting import at_least
 from fedsim.attacks.privacy.matching.linear_layers import LinearLayer
 from fedsim.core.types import Reconstruction, Task
 

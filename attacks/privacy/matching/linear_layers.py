@@ -37,6 +37,15 @@ class LinearLayer:
         """The number of different examples behind the gradient, where its singular values show one."""
         return clear_rank(self.augmented)
 
+    def examples(self, observation: Observation) -> int:
+        """Return the number of examples: disclosed, or what the singular values show."""
+        if (size := observation.num_examples or self.rank) is None:
+            raise FedsimError(
+                "the gradient does not show how many examples it is of. "
+                "Remedy: add num_examples to federation.disclose."
+            )
+        return size
+
     def different(self, size: int) -> int:
         """Return how many of `size` examples are not lost in the rounding that later singular values show.
 

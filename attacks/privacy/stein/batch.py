@@ -87,6 +87,9 @@ class Batch:
             rejected=inside.new_zeros(0, len(units)),
         )
 
+    def __len__(self) -> int:
+        return len(self.columns)
+
     @property
     def kinked(self) -> bool:
         """Whether the activation has two slopes and a kink between them."""

@@ -11,6 +11,7 @@ import torch
 from scipy.optimize import linprog
 from torch import Tensor
 
+from fedsim.attacks.privacy.exact.newton import descend
 from fedsim.attacks.privacy.stein.quadrature import Activation, slope_levels, slopes
 
 ROOM = 2**24  # entries of the largest temporary tensor
@@ -47,34 +48,18 @@ class Columns:
         return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
 
     def _refine(self, points: Tensor, directions: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-        """Take Levenberg-Marquardt steps, all points side by side."""
+        """Take damped Gauss-Newton steps, all points side by side."""
         units = self.units @ directions.T  # (m, k)
-        eye = torch.eye(len(directions), dtype=points.dtype)
-        at = points @ directions.T
-        damping = torch.full((len(points),), 1e-3, dtype=points.dtype)
-        first, second = slopes(self.act, at @ units.T + self.bias)
-        gaps, sizes = self._gaps(first)
-        values = gaps.square().sum(1)
-        for _ in range(steps):
+
+        def equations(at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            first, second = slopes(self.act, at @ units.T + self.bias)
+            gaps, sizes = self._gaps(first)
             rates = (second / sizes)[:, :, None] * units  # (n, m, k)
             rates = rates - self.basis @ (self.basis.T @ rates)
-            square, slope = rates.mT @ rates, (gaps[:, None, :] @ rates)[:, 0]
-            ridge = damping * square.diagonal(dim1=1, dim2=2).mean(1).clamp(min=1e-30)
-            moved = at - torch.linalg.solve(square + ridge[:, None, None] * eye, slope)
-            moved_first, moved_second = slopes(self.act, moved @ units.T + self.bias)
-            moved_gaps, moved_sizes = self._gaps(moved_first)
-            moved_values = moved_gaps.square().sum(1)
-            better = moved_values < values  # false for NaN
-            for old, new in (
-                (at, moved),
-                (second, moved_second),
-                (gaps, moved_gaps),
-                (sizes, moved_sizes),
-                (values, moved_values),
-            ):
-                old[better] = new[better]
-            damping = torch.where(better, damping / 5, damping * 4).clamp(1e-12, 1e6)
-        return at @ directions, values.sqrt()
+            return gaps.square().sum(1), rates.mT @ rates, (gaps[:, None, :] @ rates)[:, 0]
+
+        found, residuals = descend(equations, points @ directions.T, steps, damping=1e-3)
+        return found @ directions, residuals
 
     def _gaps(self, columns: Tensor) -> tuple[Tensor, Tensor]:
         sizes = columns.norm(dim=1, keepdim=True).clamp(min=1e-30)

@@ -15,7 +15,6 @@ With W, b and A as in head.py the hidden gradient is G = S diag(lambda) X, S_ji 
 4. what was found is projected out of moments and gradient, and the search goes on for the rest.
 """
 
-import dataclasses
 import logging
 import math
 import time
@@ -25,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.attacks.privacy import claims
+from fedsim.attacks.privacy.interruptible import shown_after
 from fedsim.attacks.privacy.labels.counts import OPEN, deal
 from fedsim.attacks.privacy.least_squares import fit
 from fedsim.attacks.privacy.matching.linear_layers import clear_rank
@@ -43,7 +43,7 @@ from fedsim.core import progress, settings
 from fedsim.core.errors import FedsimError, in_words
 from fedsim.core.interfaces import Attack
 from fedsim.core.randomness import generator
-from fedsim.core.types import Interrupted, Observation, Reconstruction, Task, Weights
+from fedsim.core.types import Observation, Reconstruction, Task, Weights
 
 log = logging.getLogger(__name__)
 PATIENCE = 6  # rounds without a new input
@@ -93,7 +93,7 @@ class SteinExact(Attack):
 
     def run(self, model: nn.Module, task: Task, observations: Sequence[Observation]) -> Reconstruction:
         """Recover the inputs of the hidden layer, and their labels."""
-        started, observation = time.perf_counter(), observations[-1]
+        observation = observations[-1]
         form = find_head(model, task)
         head = read_head(form, observation)
         norm = input_norm(model, task, form, observation.sent)
@@ -105,23 +105,13 @@ class SteinExact(Attack):
             claims.expect_room(size * head.weight.shape[1], f"the features of {size} examples")
         batch = Batch.of(head, form, size, norm)
         random = generator(self.seed, "stein search", observation.round, observation.client)
-        interrupted = False
-        try:
-            self._search(batch, random, started)
-        except KeyboardInterrupt:
-            interrupted = True
-        if not len(batch.columns):
-            if interrupted:
-                raise KeyboardInterrupt
-            raise FedsimError(
-                f"no input of layer {form.hidden!r} was found, from {len(head.weight)} units. "
-                "Remedy: a larger model.width, smaller batches, or weaker defenses."
-            )
-        guess = _reconstruction(task, form, head, batch, size, observation.num_examples is not None)
-        guess = dataclasses.replace(guess, seconds=time.perf_counter() - started)
-        if interrupted:
-            raise Interrupted(guess)
-        return guess
+        return shown_after(
+            lambda: self._search(batch, random),
+            batch,
+            lambda: _reconstruction(task, form, head, batch, size, observation.num_examples is not None),
+            nothing=f"no input of layer {form.hidden!r} was found, from {len(head.weight)} units. "
+            "Remedy: a larger model.width, smaller batches, or weaker defenses.",
+        )
 
     def _examples(self, model: nn.Module, task: Task, observations: Sequence[Observation], head: Head) -> int:
         """Return the number of examples: singular values show it, or the labels' attack."""
@@ -140,13 +130,13 @@ class SteinExact(Attack):
             "Remedy: add num_examples to federation.disclose, or a label attack in attack.labels."
         )
 
-    def _search(self, batch: Batch, random: torch.Generator, started: float) -> None:
-        idle = 0
+    def _search(self, batch: Batch, random: torch.Generator) -> None:
+        idle, deadline = 0, time.perf_counter() + self.seconds
         with progress.bar("inputs", batch.size) as advance:
             while idle < PATIENCE:
                 if len(batch.columns) == batch.size and not batch.reject_mixtures():
                     break
-                if time.perf_counter() > started + self.seconds:
+                if time.perf_counter() > deadline:
                     break
                 starts = self.starts if batch.kinked or idle else 0
                 idle = 0 if batch.search(starts, random, batch.tolerance) else idle + 1
