@@ -48,7 +48,7 @@ class InspectGradient(Defense):
             "loss": "loss, by the logarithm of the number of classes, of",
         }
         for name, (value, where) in gradient_signs(step).items():
-            if value > self.limits[name]:
+            if not value <= self.limits[name]:  # what is no number, too
                 raise Refused(
                     f"inspect_gradient: {words[name]} {where!r}: expected at most {self.limits[name]:.3g}, "
                     f"got {value:.3g}"
@@ -83,7 +83,8 @@ def gradient_signs(step: LocalStep) -> dict[str, tuple[float, str]]:
             handle.remove()
 
     def signs(kind: str, value: float, where: str) -> None:
-        found[kind] = max(found[kind], (value, where))
+        if not value <= found[kind][0]:
+            found[kind] = value, where
 
     signs("loss", float(loss.detach()) / math.log(max(2, logits.shape[-1])), "the model")
     for name, tensors in passed.items():

@@ -45,7 +45,7 @@ class InspectWeights(Defense):
             "jump": "relative change since this client was sent the tensor before",
         }
         for name, (value, where) in weight_signs(sent, before).items():
-            if value > self.limits[name]:
+            if not value <= self.limits[name]:  # what is no number, too
                 raise Refused(
                     f"inspect_weights: {words[name]} of {where!r}: expected at most {self.limits[name]:.3g}, "
                     f"got {value:.3g}"
@@ -57,7 +57,8 @@ def weight_signs(sent: Weights, before: Weights | None) -> dict[str, tuple[float
     found = {"parallel": (0.0, ""), "bias": (0.0, ""), "jump": (0.0, "")}
 
     def note(kind: str, value: float, where: str) -> None:
-        found[kind] = max(found[kind], (value, where))
+        if not value <= found[kind][0]:
+            found[kind] = value, where
 
     for name, tensor in sent.items():
         if tensor.ndim < 2 or not tensor.is_floating_point():

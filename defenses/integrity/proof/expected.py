@@ -127,13 +127,8 @@ class Work:
     @classmethod
     def of_all(cls, shares: "Sequence[Work]") -> "Work":
         """Return what verifiers who share a proof have found together."""
-        drift = dict[str, Tensor]()
-        for share in shares:
-            for name, gap in share.drift.items():
-                drift[name] = drift[name] + gap if name in drift else gap
         return cls(
             still=sum(share.still for share in shares),
             looked=sum(share.looked for share in shares),
-            drift=drift,
-            squares=sum(share.squares for share in shares),
+            leaning=Leaning.of_all([share.leaning for share in shares]),
         )

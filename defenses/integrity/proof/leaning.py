@@ -1,6 +1,7 @@
 """What lies between claimed weights and recomputed ones, added up: rounding does not lean one way."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -16,6 +17,15 @@ class Leaning:
 
     total: dict[str, Tensor] = field(default_factory=dict)
     squares: float = 0.0
+
+    @classmethod
+    def of_all(cls, shares: "Sequence[Leaning]") -> "Leaning":
+        """Return what several have added up together."""
+        total = dict[str, Tensor]()
+        for share in shares:
+            for name, gap in share.total.items():
+                total[name] = total[name] + gap if name in total else gap
+        return cls(total=total, squares=sum(share.squares for share in shares))
 
     def add(self, end: Weights, claimed: Weights) -> None:
         """Add what lies between an interval's end and the weights that are claimed for it."""
