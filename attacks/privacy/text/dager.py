@@ -25,6 +25,9 @@ from torch import Tensor, nn
 
 from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.text.assembly import Puzzle, descended, grown
+from fedsim.attacks.privacy.text.attention import attention_of
+from fedsim.attacks.privacy.text.companions import pairs_of
+from fedsim.attacks.privacy.text.deflation import peeled
 from fedsim.attacks.privacy.text.embeddings import tables_of
 from fedsim.attacks.privacy.text.places import standing
 from fedsim.attacks.privacy.text.spans import Span, span_of
@@ -76,7 +79,7 @@ class Dager(Attack):
         if tables is not None and tables.places is not None and structure.norm and not structure.causal:
             candidates, sure = _narrowed(model, structure.norm, candidates, tables.tokens, tables.places)
         texts, excess = _texts(
-            model, form, structure, (candidates, sure), seen, wanted, self.seed, started + self.seconds
+            model, task, structure, (candidates, sure), seen, wanted, self.seed, started + self.seconds
         )
         presence = torch.zeros(len(form.vocabulary), dtype=torch.bool)
         presence[torch.cat(list(candidates)) if words is None else words] = True
@@ -137,7 +140,7 @@ def _narrowed(
 
 def _texts(
     model: nn.Module,
-    form: Tokens,
+    task: Task,
     structure: Structure,
     candidates: tuple[Sequence[Tensor], Sequence[Tensor]],
     seen: Observation,
@@ -145,6 +148,7 @@ def _texts(
     seed: int,
     deadline: float,
 ) -> tuple[Tensor, Tensor]:
+    form = tokens_of(task)
     most = wanted * form.length
     checks = [(name, _span(model, [name], seen, most)) for name in structure.contextual]
     checks = [(name, span) for name, span in checks if not span.full]
@@ -161,4 +165,29 @@ def _texts(
     )
     if structure.causal:
         return grown(puzzle)
-    return descended(puzzle, generator(seed, "dager", seen.round, seen.client), deadline)
+    found = _peeled(puzzle, structure, seen, task.num_classes)
+    return descended(puzzle, found, generator(seed, "dager", seen.round, seen.client), deadline)
+
+
+def _peeled(
+    puzzle: Puzzle, structure: Structure, seen: Observation, classes: int
+) -> dict[tuple[int, ...], float]:
+    """Return the texts that the errors of the first attention show, where it is of the usual kind."""
+    model, form, group = puzzle.model, puzzle.form, structure.local[0]
+    attention = attention_of(model, form, group, structure.contextual[0])
+    if attention is None or form.length >= attention.head:
+        return {}
+    tokens = torch.cat(list(puzzle.candidates))
+    places = torch.cat([torch.full((len(own),), place) for place, own in enumerate(puzzle.candidates)])
+    words, own = tokens.unique(return_inverse=True)
+    rows = entering(model, group[0], words[:, None].expand(-1, form.length))[own, places].double()
+    return peeled(
+        model,
+        form,
+        attention,
+        pairs_of(model, attention, tokens, places, rows),
+        seen.received,
+        classes=classes,
+        wanted=puzzle.wanted,
+        doubt=puzzle.doubt,
+    )
