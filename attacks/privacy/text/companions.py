@@ -12,7 +12,7 @@ unexplained, and the right one nothing but rounding or noise.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +27,7 @@ RANK = 1e-6  # of the largest singular value of the embeddings: less is rounding
 ROUNDING = 1e-6  # of a token's errors
 WRONG = 0.03  # share of the errors' squares that no wrong set explains
 SWEEPS = 6  # over all places, while the choice of words becomes better
+TOGETHER = 5  # tokens whose errors are explained together, where those of one lead astray
 TINY = 1e-9
 
 
@@ -53,29 +54,43 @@ class Errors:
     token: int
     direction: Tensor  # (features,) in which no other token reaches
     shares: Tensor  # (2 heads, units)
-    noise: float  # deviation of every entry
-
-    def unexplained(self, rest: Tensor) -> float:
-        """Return the share of the errors' squares that a set of words leaves over, a mean over heads."""
-        return float((rest.square().sum(dim=-1) * self.weights).sum())
+    noise: Tensor  # (2 heads,) deviation of every entry
 
     @property
     def weights(self) -> Tensor:
         """Weight of each head: all alike, but for those that are nothing but noise."""
         sizes = self.shares.square().sum(dim=-1)
-        floor = self.noise**2 * self.shares.shape[-1]
+        floor = self.noise.square() * self.shares.shape[-1]
         return 1 / (sizes + floor + 1e-300) / len(sizes)
 
     @property
     def tolerance(self) -> float:
-        """Share that noise and rounding leave over."""
-        of_noise = float((self.weights * self.noise**2 * self.shares.shape[-1]).sum())
-        return (LIKELY / 2) * of_noise + ROUNDING**2
+        """Share of the squares that noise and rounding leave unexplained."""
+        of_noise = float((self.weights * self.noise.square()).sum()) * self.shares.shape[-1]
+        return min(WRONG, (LIKELY / 2) * of_noise + ROUNDING**2)
 
 
-def pairs_of(
-    model: nn.Module, attention: Attention, tokens: Tensor, places: Tensor, rows: Tensor
-) -> Pairs:
+@dataclass(frozen=True, eq=False)
+class Goal:
+    """Errors of one token or of several, which the same words are to explain."""
+
+    shares: Tensor  # (2 heads, tokens, units)
+    weights: Tensor  # (2 heads, tokens)
+
+    @classmethod
+    def of(cls, several: Sequence[Errors]) -> "Goal":
+        """Return the goal to explain the errors of some tokens, each as much as the other."""
+        return cls(
+            torch.stack([errors.shares for errors in several], dim=1),
+            torch.stack([errors.weights for errors in several], dim=1) / len(several),
+        )
+
+    def unexplained(self, basis: Tensor) -> Tensor:
+        """Return the share of the squares of each token's errors (tokens,) that a basis leaves over."""
+        return (_off(self.shares, basis).square().sum(dim=-1) * self.weights).sum(dim=0)
+
+
+def pairs_of(model: nn.Module, attention: Attention, tokens: Tensor, places: Tensor, rows: Tensor) -> Pairs:
     """Return candidates with their keys and queries, head by head."""
     atoms = []
     for name in (attention.key, attention.query):
@@ -92,87 +107,103 @@ def errors_of(pairs: Pairs, attention: Attention, received: Weights) -> Iterator
     left, sizes, right = torch.linalg.svd(pairs.rows, full_matrices=False)
     rank = int((sizes > RANK * sizes[0]).sum())
     left, sizes, right = left[:, :rank], sizes[:rank], right[:rank]
-    gradients = [received[f"{name}.weight"].double() for name in (attention.query, attention.key)]
-    free = (pairs.rows.shape[1] - rank) * sum(len(gradient) for gradient in gradients)
-    outside = sum(
-        float(gradient.square().sum() - (gradient @ right.T).square().sum()) for gradient in gradients
-    )
-    noise = math.sqrt(max(0.0, outside) / free) if free else 0.0
+    gradient = torch.cat([received[f"{name}.weight"].double() for name in (attention.query, attention.key)])
+    rest = (gradient - gradient @ right.T @ right).view(-1, attention.head, gradient.shape[1])
+    # Rounding is no white noise: it follows the size of entries, head by head and feature by feature.
+    spread = rest.square().mean(dim=1) * gradient.shape[1] / max(1, gradient.shape[1] - rank)
     for token in torch.unique(pairs.tokens).tolist():
         _, reach, ways = torch.linalg.svd(left[pairs.tokens == token], full_matrices=False)
         for way in ways[reach > ALONE]:
             direction = right.T @ (way / sizes)
-            shares = torch.cat([(gradient @ direction).view(-1, attention.head) for gradient in gradients])
+            shares = (gradient @ direction).view(-1, attention.head)
             if bool(shares.any()):
-                yield Errors(
-                    token=token, direction=direction, shares=shares, noise=noise * float(direction.norm())
-                )
+                noise = (spread @ direction.square()).sqrt()
+                yield Errors(token=token, direction=direction, shares=shares, noise=noise)
 
 
-def sentence_of(pairs: Pairs, errors: Errors, length: int, end: int | None) -> Tensor | None:
-    """Return the numbers of the pairs that stand together with a token, in order; None: none do."""
-    chosen, left = _grown(pairs, errors, length)
-    if left > errors.tolerance:
-        chosen, left = _improved(pairs, errors, chosen, length)
-    if left > min(errors.tolerance, WRONG):
-        return None
+def sentence_of(
+    pairs: Pairs, errors: Errors, others: Mapping[int, Errors], length: int, end: int | None
+) -> Tensor | None:
+    """Return the numbers of the pairs that stand together with a token, in order; None: none do.
+
+    others: errors of all tokens; those of words that seem to stand there help to find the rest.
+    """
+    own, together = Goal.of([errors]), [errors]
+    chosen = _grown(pairs, own, length, errors.tolerance)
+    while float(own.unexplained(_basis(pairs, chosen))) > errors.tolerance:
+        goal = Goal.of(together)
+        tried = [
+            _improved(pairs, goal, start, length) for start in (chosen, _grown(pairs, goal, length, 0.0))
+        ]
+        chosen = min(tried, key=lambda words: float(goal.unexplained(_basis(pairs, words)).sum()))
+        helper = _helper(pairs, chosen, together, others)
+        if len(together) > TOGETHER or helper is None:
+            break
+        together.append(helper)
+    chosen = _improved(pairs, Goal.of(together), chosen, length)  # words of little weight, too
     order = sorted(chosen, key=lambda number: int(pairs.places[number]))
     for last, number in enumerate(order):  # words behind the end explain nothing
         ends = end is None or int(pairs.tokens[number]) == end
-        if ends and last and errors.unexplained(_rest(pairs, errors, order[: last + 1])) <= errors.tolerance:
-            whole = torch.tensor(order[: last + 1])
+        whole = torch.tensor(order[: last + 1])
+        if ends and last and float(own.unexplained(_basis(pairs, order[: last + 1]))) <= errors.tolerance:
             return whole if torch.equal(pairs.places[whole], torch.arange(last + 1)) else None
     return None
 
 
-def _grown(pairs: Pairs, errors: Errors, length: int) -> tuple[list[int], float]:
+def _helper(
+    pairs: Pairs, chosen: Sequence[int], together: Sequence[Errors], others: Mapping[int, Errors]
+) -> Errors | None:
+    """Return the errors of the word among those chosen that the others explain best."""
+    used = {errors.token for errors in together}
+    tokens = [token for token in pairs.tokens[list(chosen)].tolist() if token in others.keys() - used]
+    if not tokens:
+        return None
+    left = Goal.of([others[token] for token in tokens]).unexplained(_basis(pairs, chosen))
+    return others[tokens[int(left.argmin())]]
+
+
+def _grown(pairs: Pairs, goal: Goal, length: int, enough: float) -> list[int]:
     """Choose word after word, each the one that explains most of what is left."""
-    chosen, atoms, rest = list[int](), pairs.atoms, errors.shares
+    chosen, atoms, rest = list[int](), pairs.atoms, goal.shares
     free = torch.ones(length, dtype=torch.bool)
     for _ in range(length):
-        gain = _gain(atoms, rest, errors.weights).masked_fill(~free[pairs.places], -1.0)
+        gain = _gain(atoms, rest, goal.weights).masked_fill(~free[pairs.places], -1.0)
         best = int(gain.argmax())
         if gain[best] <= 0:
             break
         way = atoms[best] / atoms[best].norm(dim=-1, keepdim=True).clamp(min=TINY)
         atoms = atoms - (atoms * way).sum(dim=-1, keepdim=True) * way
-        rest = rest - (rest * way).sum(dim=-1, keepdim=True) * way
+        rest = rest - (rest @ way[:, :, None]) * way[:, None]
         free[pairs.places[best]] = False
         chosen.append(best)
-        if errors.unexplained(rest) <= errors.tolerance:
+        if float((rest.square().sum(dim=-1) * goal.weights).sum()) <= enough:
             break
-    return chosen, errors.unexplained(rest)
+    return chosen
 
 
-def _improved(
-    pairs: Pairs, errors: Errors, chosen: Sequence[int], length: int
-) -> tuple[list[int], float]:
+def _improved(pairs: Pairs, goal: Goal, chosen: Sequence[int], length: int) -> list[int]:
     """Choose the word of one place after the other anew, given all others, until none changes."""
-    words, left = {int(pairs.places[number]): number for number in chosen}, math.inf
+    words = {int(pairs.places[number]): number for number in chosen}
     for _ in range(SWEEPS):
         before = dict(words)
         for place in range(length):
             here = (pairs.places == place).nonzero()[:, 0]
             if not len(here):
                 continue
-            others = [number for own, number in words.items() if own != place]
-            basis = _basis(pairs, others)
-            rest = _off(errors.shares, basis)
+            basis = _basis(pairs, [number for own, number in words.items() if own != place])
             atoms = _off(pairs.atoms[here].transpose(0, 1), basis).transpose(0, 1)
-            gain = _gain(atoms, rest, errors.weights)
+            gain = _gain(atoms, _off(goal.shares, basis), goal.weights)
             words[place] = int(here[int(gain.argmax())])
-            left = errors.unexplained(rest) - float(gain.max())
-        if words == before or left <= errors.tolerance:
+        if words == before:
             break
-    numbers = list(words.values())
-    return numbers, errors.unexplained(_rest(pairs, errors, numbers))
+    return [words[place] for place in sorted(words)]
 
 
 def _gain(atoms: Tensor, rest: Tensor, weights: Tensor) -> Tensor:
-    """Return how much each atom (n, heads, units) would explain of what is left."""
+    """Return how much each atom (n, heads, units) would explain of what is left (heads, tokens, units)."""
     sizes = atoms.norm(dim=-1)
-    along = (atoms * rest).sum(dim=-1) / sizes.clamp(min=TINY)
-    gain: Tensor = (along.square() * (sizes > 1e-6) * weights).sum(dim=-1)
+    along = torch.einsum("nhu,hmu->nhm", atoms, rest) / sizes.clamp(min=TINY)[..., None]
+    gain: Tensor = (along.square() * (sizes > 1e-6)[..., None] * weights).sum(dim=(1, 2))
     return gain
 
 
@@ -181,12 +212,6 @@ def _basis(pairs: Pairs, numbers: Sequence[int]) -> Tensor:
     return torch.linalg.qr(pairs.atoms[list(numbers)].permute(1, 2, 0))[0]
 
 
-def _off(values: Tensor, basis: Tensor) -> Tensor:
-    """Return (heads, units) or (heads, n, units) without their share of a basis."""
-    rows = values if values.ndim == 3 else values[:, None]
-    rows = rows - (rows @ basis) @ basis.mT
-    return rows if values.ndim == 3 else rows[:, 0]
-
-
-def _rest(pairs: Pairs, errors: Errors, numbers: Sequence[int]) -> Tensor:
-    return _off(errors.shares, _basis(pairs, numbers))
+def _off(rows: Tensor, basis: Tensor) -> Tensor:
+    """Return rows (heads, n, units) without their share of a basis."""
+    return rows - (rows @ basis) @ basis.mT

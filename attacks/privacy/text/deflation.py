@@ -37,10 +37,11 @@ def peeled(
         while len(found) < wanted and len(pairs.tokens):
             new, explained = list[tuple[Tensor, Errors]](), set[int]()
             before = list(errors_of(pairs, attention, rest))
+            by_token = {errors.token: errors for errors in before}
             for errors in before:
                 if errors.token in explained or len(found) >= wanted:
                     continue
-                numbers = sentence_of(pairs, errors, form.length, form.end)
+                numbers = sentence_of(pairs, errors, by_token, form.length, form.end)
                 if numbers is None:
                     continue
                 text = torch.full((form.length,), form.padding)
