@@ -1,4 +1,4 @@
-"""Whole sentences of an encoder: which words stand together, from what comes back through the first attention.
+"""Whole sentences of an encoder: which words stand together, from errors of the first attention.
 
 G = D^T X for queries and keys: errors D of every pair (token, place), embeddings X, which are known. A
 direction u in which only one token's embeddings reach shows its errors alone: G u. What comes back to a query
@@ -11,7 +11,7 @@ word a place. A sentence has fewer words than a head has units, so a wrong set l
 unexplained, and the right one nothing but rounding or noise.
 """
 
-import math
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +28,8 @@ ROUNDING = 1e-6  # of a token's errors
 WRONG = 0.03  # share of the errors' squares that no wrong set explains
 SWEEPS = 6  # over all places, while the choice of words becomes better
 TOGETHER = 5  # tokens whose errors are explained together, where those of one lead astray
+ORDERS = 3  # of words that are looked at further
+NEARLY = 0.02  # unexplained: words are right, and some of them at another's place
 TINY = 1e-9
 
 
@@ -87,7 +89,7 @@ class Goal:
 
     def unexplained(self, basis: Tensor) -> Tensor:
         """Return the share of the squares of each token's errors (tokens,) that a basis leaves over."""
-        return (_off(self.shares, basis).square().sum(dim=-1) * self.weights).sum(dim=0)
+        return (_off(self.shares, basis).square().sum(dim=-1) * self.weights).sum(dim=-2)
 
 
 def pairs_of(model: nn.Module, attention: Attention, tokens: Tensor, places: Tensor, rows: Tensor) -> Pairs:
@@ -140,7 +142,7 @@ def sentence_of(
         if len(together) > TOGETHER or helper is None:
             break
         together.append(helper)
-    chosen = _improved(pairs, Goal.of(together), chosen, length)  # words of little weight, too
+    chosen = _swept(pairs, Goal.of(together), chosen, length)  # words of little weight, too
     order = sorted(chosen, key=lambda number: int(pairs.places[number]))
     for last, number in enumerate(order):  # words behind the end explain nothing
         ends = end is None or int(pairs.tokens[number]) == end
@@ -182,6 +184,42 @@ def _grown(pairs: Pairs, goal: Goal, length: int, enough: float) -> list[int]:
 
 
 def _improved(pairs: Pairs, goal: Goal, chosen: Sequence[int], length: int) -> list[int]:
+    """Choose words anew, then their order, until neither makes it better."""
+    best = _swept(pairs, goal, chosen, length)
+    left = float(goal.unexplained(_basis(pairs, best)).sum())
+    while left < NEARLY:
+        tried = [_swept(pairs, goal, moved, length) for moved in _moved(pairs, goal, best)]
+        lefts = [float(goal.unexplained(_basis(pairs, words)).sum()) for words in tried]
+        if not tried or min(lefts) >= left:
+            break
+        left, best = min(zip(lefts, tried, strict=True))
+    return best
+
+
+def _moved(pairs: Pairs, goal: Goal, chosen: Sequence[int]) -> list[list[int]]:
+    """Return the best of all orders with two words swapped, or one moved and those between pushed along."""
+    tokens = pairs.tokens[list(chosen)].tolist()
+    places = pairs.places[list(chosen)].tolist()
+    numbers = {
+        pair: number
+        for number, pair in enumerate(zip(pairs.tokens.tolist(), pairs.places.tolist(), strict=True))
+    }
+    orders = list[list[int]]()
+    for first, last in itertools.combinations(range(len(tokens)), 2):
+        part = tokens[first : last + 1]
+        for other in ([*part[1:], part[0]], [part[-1], *part[:-1]], [part[-1], *part[1:-1], part[0]]):
+            order = [*tokens[:first], *other, *tokens[last + 1 :]]
+            found = [numbers.get(pair, -1) for pair in zip(order, places, strict=True)]
+            if order != tokens and -1 not in found:
+                orders.append(found)
+    if not orders:
+        return []
+    atoms = pairs.atoms[torch.tensor(orders)].permute(0, 2, 3, 1)  # (orders, heads, units, words)
+    lefts = goal.unexplained(torch.linalg.qr(atoms)[0]).sum(dim=-1)
+    return [orders[place] for place in lefts.argsort()[:ORDERS].tolist()]
+
+
+def _swept(pairs: Pairs, goal: Goal, chosen: Sequence[int], length: int) -> list[int]:
     """Choose the word of one place after the other anew, given all others, until none changes."""
     words = {int(pairs.places[number]): number for number in chosen}
     for _ in range(SWEEPS):

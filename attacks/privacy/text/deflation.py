@@ -1,4 +1,4 @@
-"""Sentences of an encoder one after the other: what is found is taken off the gradient, the rest becomes easier."""
+"""Sentences of an encoder one after the other: what is found is taken off the gradient."""
 
 from collections.abc import Callable, Sequence
 
