@@ -131,6 +131,37 @@ def test_a_table_of_ones_own_is_guessed(tmp_path: Path) -> None:
         csv(path=str(file))
 
 
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+def test_a_table_may_be_separated_otherwise_and_have_blank_lines(tmp_path: Path, separator: str) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text(
+        "age,,rich\n\n  \n".replace(",", separator)
+        + f"1{separator}a{separator}0\n" * 9
+        + "2;b;1".replace(";", separator)
+    )
+    found = csv(path=str(file)).task.inputs
+    assert isinstance(found, Row)
+    assert [column.name for column in found.columns] == ["age", "column 2"]
+
+
+def test_missing_cells_are_named_and_can_be_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text("age,rich\n" + "".join(f"{'NA' if n == 4 else n},{n % 2}\n" for n in range(20)))
+    with pytest.raises(FedsimError, match=r"'age': expected numbers, got 'NA' in row 5.*drop_missing=true"):
+        csv(path=str(file))
+    data = csv(path=str(file), drop_missing=True)
+    assert isinstance(data.task.inputs, Row)
+    assert data.task.inputs.columns == (Number("age", 0, 19, whole=True),)
+    assert len(data.train.labels) + len(data.test.labels) == 19
+
+
+def test_rows_without_a_line_of_names_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text("1,1,0\n" * 20)
+    with pytest.raises(FedsimError, match="got '1' twice"):
+        csv(path=str(file))
+
+
 def test_a_text_file_of_ones_own_is_read(tmp_path: Path) -> None:
     file = tmp_path / "mine.txt"
     file.write_text("".join(f"line {n} of mine\n" for n in range(20)))
@@ -138,6 +169,8 @@ def test_a_text_file_of_ones_own_is_read(tmp_path: Path) -> None:
     assert isinstance(data.task.inputs, Tokens)
     assert data.task.inputs.continued
     assert data.task.inputs.text(data.train.batch(torch.arange(1))[0].tolist()).startswith("line")
+    with pytest.raises(FedsimError, match="vocabulary: expected a whole number of at least 8, got 3"):
+        text_lines(path=str(file), vocabulary=3)
     with pytest.raises(FedsimError, match="at least 2 classes, got 1"):
         text_lines(path=str(file), goal="class")
 
