@@ -290,7 +290,12 @@ TABLE = [
     ),
     ("attack/dager", "attacks/privacy/text/companions.py", "sentence_of", "return None"),
     ("attack/bag_of_words", "attacks/privacy/text/embeddings.py", "tables_of", "return None"),
-    ("attack/next_tokens", "attacks/privacy/text/next_tokens.py", "_counted", "return rank, 0 * gradient.long()"),
+    (
+        "attack/next_tokens",
+        "attacks/privacy/text/next_tokens.py",
+        "_counted",
+        "return rank, 0 * gradient.long()",
+    ),
     ("attack/tableak", "attacks/privacy/matching/rows.py", "Rows.keep_inside", "return None"),
     ("metric/irec", METRICS + "label_counts.py", "instance_recall", "return 1.0"),
     ("metric/leacc", METRICS + "label_counts.py", "same_presence", "return true == true"),

@@ -1,6 +1,8 @@
 """Tokens and rows as inputs: data, spans, metrics and what a report shows of them."""
 
+from dataclasses import asdict
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -9,11 +11,13 @@ import fedsim
 from fedsim.attacks.privacy.text.places import standing
 from fedsim.attacks.privacy.text.spans import LIKELY, span_of
 from fedsim.core.errors import FedsimError
-from fedsim.core.inputs import Choice, Number, Row, Tokens
+from fedsim.core.inputs import Choice, Number, Row, Tokens, inputs_from
 from fedsim.core.types import Reconstruction, Task, Truth
 from fedsim.data.csv import csv
+from fedsim.data.tapped import tapped_data
 from fedsim.data.text_lines import text_lines
 from fedsim.data.wordpieces import UNKNOWN, WordPieces, learn
+from fedsim.flower.wiretap import keep_truth
 from fedsim.report.sides import sides_of
 from fedsim.storage.folder import Storage
 from fedsim.storage.forms import read_inputs, write_inputs
@@ -178,3 +182,47 @@ def test_a_text_file_of_ones_own_is_read(tmp_path: Path) -> None:
 def test_a_task_holds_its_shape_against_its_inputs() -> None:
     with pytest.raises(FedsimError, match=r"expected \(4,\), got \(3,\)"):
         Task(input_shape=(3,), num_classes=2, inputs=FORM)
+
+
+@pytest.mark.parametrize("kind", ["gradient", "update"])
+def test_next_tokens_are_counted_from_the_output_layer_alone(kind: Literal["gradient", "update"]) -> None:
+    data = small_set("continued")
+    network = fedsim.model("text_decoder", task=data.task, width=64, heads=4)
+    texts, labels = data.train.batch(torch.arange(3)), data.train.labels[:3]
+    seen = fedsim.observe(
+        network,
+        texts,
+        labels,
+        inputs=data.task.inputs,
+        kind=kind,
+        learning_rate=0.1 if kind == "update" else None,
+        disclose=["learning_rate", "local_steps"],
+    )
+    guess = fedsim.attack("next_tokens", seconds=5)(network, seen, inputs=data.task.inputs)
+    true = labels[labels >= 0].bincount(minlength=data.task.num_classes)
+    assert guess.class_counts is not None
+    assert guess.count_bounds is not None
+    assert torch.equal(guess.class_counts, true)
+    assert bool((guess.count_bounds[0] <= true).all())
+
+
+def test_next_tokens_wants_texts_to_be_continued() -> None:
+    data = small_set("tokens")
+    network = fedsim.model("text_encoder", task=data.task, width=32)
+    with pytest.raises(FedsimError, match=r"Remedy: data\.goal=next"):
+        fedsim.attack("next_tokens").check(network, data.task)
+
+
+@pytest.mark.parametrize("form", [FORM, ROW])
+def test_what_inputs_are_survives_plain_values(form: Tokens | Row) -> None:
+    assert inputs_from(asdict(form)) == form
+    told = {"input_shape": form.shape, "num_classes": 2, "mean": [0.0], "std": [1.0]}
+    assert tapped_data(**told, inputs=asdict(form)).task.inputs == form
+
+
+def test_tokens_are_kept_as_the_truth_behind_a_reply(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("kind: wiretap\n")
+    with pytest.raises(FedsimError, match=r"int64 tokens \(N, length\)"):
+        keep_truth(tmp_path, round=1, client=0, images=torch.tensor([[-1, 2]]), labels=torch.zeros(1))
+    keep_truth(tmp_path, round=1, client=0, images=torch.tensor([[1, 2]]), labels=torch.zeros(1))
+    assert any(tmp_path.rglob("*.safetensors"))

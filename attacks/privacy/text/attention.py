@@ -51,7 +51,8 @@ def attention_of(model: nn.Module, form: Tokens, group: Sequence[str], contexts:
         return None
     first = moved(query, everything, slice(0, 1)).any(dim=0)
     head = int(first.sum())
-    sizes = {len(model.get_submodule(name).weight) for name in (query, key)}
+    parameters = dict(model.named_parameters())
+    sizes = {len(parameters[f"{name}.weight"]) for name in (query, key)}
     if not head or width % head or not bool(first[:head].all()) or sizes != {width}:
         return None
     return Attention(query=query, key=key, head=head)

@@ -247,7 +247,8 @@ def _gain(atoms: Tensor, rest: Tensor, weights: Tensor) -> Tensor:
 
 def _basis(pairs: Pairs, numbers: Sequence[int]) -> Tensor:
     """Return orthonormal columns (heads, units, words) of the span of some pairs."""
-    return torch.linalg.qr(pairs.atoms[list(numbers)].permute(1, 2, 0))[0]
+    basis: Tensor = torch.linalg.qr(pairs.atoms[list(numbers)].permute(1, 2, 0))[0]
+    return basis
 
 
 def _off(rows: Tensor, basis: Tensor) -> Tensor:

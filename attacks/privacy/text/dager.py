@@ -179,7 +179,7 @@ def _peeled(
         return {}
     tokens = torch.cat(list(puzzle.candidates))
     places = torch.cat([torch.full((len(own),), place) for place, own in enumerate(puzzle.candidates)])
-    words, own = tokens.unique(return_inverse=True)
+    words, own = torch.unique(tokens, return_inverse=True)
     rows = entering(model, group[0], words[:, None].expand(-1, form.length))[own, places].double()
     return peeled(
         model,

@@ -95,7 +95,7 @@ class NextTokens(Attack):
 
 def output_layer(model: nn.Module, task: Task) -> str:
     """Return the name of the linear layer that tells the next token."""
-    named = [
+    named: list[str] = [
         name
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear) and module.out_features == task.num_classes
