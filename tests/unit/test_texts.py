@@ -9,7 +9,7 @@ import torch
 
 import fedsim
 from fedsim.attacks.privacy.text.places import standing
-from fedsim.attacks.privacy.text.spans import LIKELY, span_of
+from fedsim.attacks.privacy.text.spans import CLEAR, LIKELY, span_of
 from fedsim.core.errors import FedsimError
 from fedsim.core.inputs import Choice, Number, Row, Tokens, inputs_from
 from fedsim.core.types import Reconstruction, Task, Truth
@@ -48,6 +48,8 @@ def test_true_inputs_lie_in_a_span_and_others_do_not(noise: float) -> None:
     assert len(span.basis) == 12
     assert float(span.excess(inputs).max()) < LIKELY / 1.5
     assert float(span.excess(torch.randn(500, 40, generator=chance)).min()) > 10 * LIKELY
+    assert span.clarity > 1000  # and where noise is as large as the inputs, what fits is no proof:
+    assert span_of(gradient + torch.randn(90, 40, generator=chance), 20).clarity < CLEAR
     assert bool(span.holds(inputs).all())
     assert not bool(span_of(gradient, 20).holds(torch.randn(500, 40, generator=chance)).any())
 
