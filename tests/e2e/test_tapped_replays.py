@@ -170,7 +170,8 @@ def test_the_language_model_app_leaks_its_sentences(tmp_path, monkeypatch) -> No
     monkeypatch.delitem(sys.modules, "in_process")
     for path in (tmp_path / "tapped" / "observations").glob("round_2.client*"):
         path.unlink()
-    told = replayed(tmp_path / "tapped", tmp_path / "told", "attack=dager", "metric=[exact_sentences]")
+    own = ("model=finetuning.task.net", "attack=dager", "metric=[exact_sentences]")
+    told = replayed(tmp_path / "tapped", tmp_path / "told", *own)
     assert told.summary()["metrics"]["exact_sentences"] == 1.0 > told.summary()["baseline"]["exact_sentences"]
     lines = (app / "finetuning/server_app.py").read_text().splitlines()
     assert sum("# wiretap:" in line for line in lines) == 3
