@@ -32,10 +32,10 @@ def check_metric(metric: Metric, name: str | None = None) -> None:
 
 
 def small_set(kind: str) -> Dataset:
-    """Return a small data set of images, tokens or rows."""
+    """Return a small data set of images, tokens, tokens to be continued, or rows."""
     if kind == "row":
         return dataset("tabular", train_size=40, test_size=20)
-    if kind == "tokens":
+    if kind in ("tokens", "continued"):
         lines = [
             f"{'abc'[n % 3]} said {'xyzuvw'[n % 6] * (1 + n % 4)} and {'pqrst'[n % 5]}" for n in range(60)
         ]
@@ -45,7 +45,7 @@ def small_set(kind: str) -> Dataset:
             classes=7,
             length=8,
             vocabulary=60,
-            goal="class",
+            goal="next" if kind == "continued" else "class",
             test=20,
             source="a test",
         )

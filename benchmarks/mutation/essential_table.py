@@ -289,7 +289,14 @@ TABLE = [
         "Span.excess",
         "return torch.ones(rows.shape[:-1], dtype=torch.float64)",
     ),
+    ("attack/dager", "attacks/privacy/text/companions.py", "sentence_of", "return None"),
     ("attack/bag_of_words", "attacks/privacy/text/embeddings.py", "tables_of", "return None"),
+    (
+        "attack/next_tokens",
+        "attacks/privacy/text/next_tokens.py",
+        "_counted",
+        "return rank, 0 * gradient.long()",
+    ),
     ("attack/tableak", "attacks/privacy/matching/rows.py", "Rows.keep_inside", "return None"),
     ("attack/imprint", CRAFTED + "leftover.py", "solve_bins", "return 0"),
     (

@@ -169,13 +169,14 @@ def _checked_task(task: Mapping[str, Any]) -> dict[str, Any]:
     for name, example in (("input_shape", "[3,32,32]"), ("num_classes", "10")):
         if task.get(name) is None:
             raise FedsimError(f"task.{name}: the Wiretap was not told. Remedy: task.{name}={example}.")
-    shape, classes = task["input_shape"], task["num_classes"]
-    listed("task.input_shape", shape, "[channels,height,width]", whole, 3, 3)
+    shape, classes, inputs = task["input_shape"], task["num_classes"], task.get("inputs")
+    if inputs is None or "vocabulary" not in inputs:  # tokens have a length alone
+        listed("task.input_shape", shape, "[channels,height,width]", whole, 3, 3)
     whole("task.num_classes", classes)
     values = {name: task[name] if isinstance(task[name], list) else [task[name]] for name in ("mean", "std")}
     for name, numbers in values.items():
         listed(f"task.{name}", numbers, "a number for each channel", number)
-    return {"input_shape": shape, "num_classes": classes} | values
+    return {"input_shape": shape, "num_classes": classes, "inputs": inputs} | values
 
 
 def _checked_disclosed(disclosed: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,8 +6,9 @@ float32 pixels (N, 1, 1, width) in [0, 1]: of each column its share of a range, 
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -175,3 +176,14 @@ class Row:
 
 
 Inputs = Tokens | Row  # None in a task: an image
+
+
+def inputs_from(told: Mapping[str, Any]) -> Inputs:
+    """Return tokens or rows from plain values, as dataclasses.asdict makes them."""
+    if "vocabulary" in told:
+        return Tokens(**{**told, "vocabulary": tuple(told["vocabulary"])})
+    columns = [
+        Choice(column["name"], tuple(column["categories"])) if "categories" in column else Number(**column)
+        for column in told["columns"]
+    ]
+    return Row(columns=tuple(columns))

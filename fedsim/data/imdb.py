@@ -1,4 +1,4 @@
-"""Film reviews as bytes, from the unpacked aclImdb folder on the user's disk.
+"""Film reviews as bytes or as word pieces, from the unpacked aclImdb folder on the user's disk.
 
 Origin: Maas et al., Learning Word Vectors for Sentiment Analysis (ACL 2011).
 """
@@ -8,25 +8,50 @@ from pathlib import Path
 import torch
 
 from fedsim.core.errors import FedsimError
-from fedsim.core.settings import optional, whole
+from fedsim.core.settings import one_of, optional, whole
 from fedsim.core.types import Task
-from fedsim.data.images import ArrayImages, Dataset
+from fedsim.data.images import Dataset
 from fedsim.data.text import TEXT_MEAN, TEXT_STD, byte_images
+from fedsim.data.texts import text_data
+from fedsim.data.wordpieces import SPECIAL
 
 CLASSES = ("neg", "pos")
+LETTERS = 20  # bytes of a review that are read for each piece
 
 
-def imdb(*, root: str, length: int = 128, limit: int | None = None) -> Dataset:
-    """IMDB film reviews, good or bad: the first bytes of each, 25,000 + 25,000 or `limit` a class."""
+def imdb(
+    *, root: str, length: int = 128, limit: int | None = None, unit: str = "bytes", vocabulary: int = 5000
+) -> Dataset:
+    """IMDB film reviews, good or bad: the beginning of each, 25,000 + 25,000 or `limit` a class."""
     whole("data.length", length)
     optional(whole, "data.limit", limit)
+    one_of("data.unit", unit, ("bytes", "pieces"))
+    whole("data.vocabulary", vocabulary, 2 * len(SPECIAL))
     folder = Path(root).expanduser().resolve()
+    size = length if unit == "bytes" else length * LETTERS
+    (train, train_labels), (test, test_labels) = (
+        _read(folder / part, size, limit) for part in ("train", "test")
+    )
+    if unit == "pieces":
+        return text_data(
+            [content.decode("utf-8", errors="replace").replace("<br />", " ") for content in train + test],
+            train_labels + test_labels,
+            classes=len(CLASSES),
+            length=length,
+            vocabulary=vocabulary,
+            goal="class",
+            test=len(test),
+            source=f"imdb: {folder}",
+        )
     task = Task(input_shape=(1, 1, length), num_classes=len(CLASSES), mean=TEXT_MEAN, std=TEXT_STD)
-    train, test = (_read(folder / split, length, limit) for split in ("train", "test"))
-    return Dataset(task=task, train=train, test=test)
+    return Dataset(
+        task=task,
+        train=byte_images(train, torch.tensor(train_labels), length),
+        test=byte_images(test, torch.tensor(test_labels), length),
+    )
 
 
-def _read(folder: Path, length: int, limit: int | None) -> ArrayImages:
+def _read(folder: Path, length: int, limit: int | None) -> tuple[list[bytes], list[int]]:
     texts, labels = list[bytes](), list[int]()
     for label, name in enumerate(CLASSES):
         found = sorted((folder / name).glob("*.txt"))[:limit]
@@ -37,7 +62,7 @@ def _read(folder: Path, length: int, limit: int | None) -> ArrayImages:
             )
         texts += [_start(path, length) for path in found]
         labels += [label] * len(found)
-    return byte_images(texts, torch.tensor(labels), length)
+    return texts, labels
 
 
 def _start(path: Path, length: int) -> bytes:

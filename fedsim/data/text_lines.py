@@ -6,7 +6,7 @@ import torch
 
 from fedsim.core.errors import FedsimError
 from fedsim.core.randomness import generator
-from fedsim.core.settings import number
+from fedsim.core.settings import number, whole
 from fedsim.data.images import Dataset
 from fedsim.data.texts import labelled_lines, text_data
 from fedsim.data.wordpieces import SPECIAL
@@ -26,6 +26,7 @@ def text_lines(
 ) -> Dataset:
     """Your own text file, a line a text, as word pieces; a label and a tab before each line make classes."""
     number("data.test_share", test_share, above=0, below=1)
+    whole("data.vocabulary", vocabulary, 2 * len(SPECIAL))
     file = Path(path).expanduser().resolve()
     lines, labels, classes = labelled_lines(_content(file, "text_lines", "data.path"))
     if len(lines) < FEWEST:
@@ -47,7 +48,7 @@ def _content(file: Path, name: str, setting: str) -> str:
     if not file.is_file():
         raise FedsimError(f"{name}: no such file: {file}. Remedy: set {setting} to a file of yours.")
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise FedsimError(f"{name}: {file}: expected text in UTF-8 ({error})") from error
 

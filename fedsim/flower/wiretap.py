@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -167,15 +168,17 @@ def keep_truth(folder: str | Path, *, round: int, client: int, images: Tensor, l
     """Save the private batch behind a reply, so that replays are scored: for experiments, from anywhere.
 
     round: the message's config has it as "server-round". client: the node id, context.node_id on the client.
-    images: (N, C, H, W) in [0, 1], as they are before any normalisation.
+    images: (N, C, H, W) in [0, 1], as they are before any normalisation; of texts int64 (N, length).
     """
     path, images = Path(folder).expanduser().resolve(), images.detach().cpu()
     if not (path / "config.yaml").is_file():
         raise FedsimError(f"keep_truth: {path} is no tapped folder. Remedy: the folder that the Wiretap has.")
-    fits = images.is_floating_point() and images.ndim == 4 and len(images) == len(labels) > 0
-    if not fits or not 0 <= float(images.min()) <= float(images.max()) <= 1:
+    tokens = images.dtype == torch.int64 and images.ndim == 2
+    fits = (tokens or (images.is_floating_point() and images.ndim == 4)) and len(images) == len(labels) > 0
+    if not fits or float(images.min()) < 0 or (not tokens and float(images.max()) > 1):
         raise FedsimError(
-            "keep_truth: expected floats of shape (N, C, H, W) in [0, 1] with N labels, got "
+            "keep_truth: expected floats of shape (N, C, H, W) in [0, 1] or int64 tokens (N, length), with N "
+            "labels, got "
             f"{images.dtype} of shape {tuple(images.shape)} with {len(labels)} labels. "
             "Remedy: the images before they are normalised, divided by 255 if they are bytes."
         )

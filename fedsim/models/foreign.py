@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedsim.core.errors import FedsimError, in_words
 from fedsim.core.imports import imported
+from fedsim.core.inputs import Tokens
 from fedsim.core.types import Observation, Task, Weights
 
 REMEDY = "Remedy: the class that the clients train; model.NAME=VALUE gives its arguments."
@@ -40,7 +41,8 @@ def user_model(task: Task, *, import_path: str, **arguments: Any) -> nn.Module:
         ) from error
     if not isinstance(model, nn.Module):
         raise FedsimError(f"model={import_path}: expected an nn.Module, got {type(model).__name__}. {REMEDY}")
-    model = (model if "task" in given else normalising(model, task)).eval()
+    plain = "task" in given or isinstance(task.inputs, Tokens)  # tokens are not normalised
+    model = (model if plain else normalising(model, task)).eval()
     try:
         with torch.no_grad():
             own = next(model.parameters())
@@ -50,7 +52,7 @@ def user_model(task: Task, *, import_path: str, **arguments: Any) -> nn.Module:
             f"model={import_path} does not take images of shape {task.input_shape} ({in_words(error)}). "
             "Remedy: data of the shape that it takes; in a tapped replay, task.input_shape=[C,H,W]."
         ) from error
-    if shape != (1, task.num_classes):
+    if shape[:2] != (1, task.num_classes):  # of next tokens: at every place
         raise FedsimError(
             f"model={import_path}: expected logits {(1, task.num_classes)} for one image, got {shape}. "
             "Remedy: task.num_classes=N in a tapped replay, or a model that returns so many logits."

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from fedsim.core.inputs import Choice, Inputs, Number, Row, Tokens
+from fedsim.core.inputs import Inputs, Tokens, inputs_from
 from fedsim.storage.files import reading
 from fedsim.storage.folder import Storage
 
@@ -28,12 +28,4 @@ def read_inputs(storage: Storage) -> Inputs | None:
         return None
     with reading(storage.root / INPUTS_FILE):
         told = json.loads(content)
-        if "tokens" in told:
-            return Tokens(**{**told["tokens"], "vocabulary": tuple(told["tokens"]["vocabulary"])})
-        columns = [
-            Choice(column["name"], tuple(column["categories"]))
-            if "categories" in column
-            else Number(**column)
-            for column in told["columns"]
-        ]
-        return Row(columns=tuple(columns))
+        return inputs_from(told.get("tokens", told))

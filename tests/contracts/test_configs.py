@@ -197,6 +197,11 @@ def test_an_attack_is_repeatable_and_leaves_observations_untouched(name: str) ->
     few: dict[str, object] = {"optimiser": {"iterations": 3}} if "optimiser" in load("attack", name) else {}
     if "public" in load("attack", name):
         few["public"] = {"data": small_data()}
+    if name == "next_tokens":
+        data = small_set("continued")
+        model = fedsim.model("text_decoder", task=data.task, width=64, heads=4)
+        check_attack(fedsim.attack(name, **few), batch_size=2, model=model, data=data)
+        return
     if name in TEXT_ATTACKS:
         data = small_set("tokens")
         model = fedsim.model("text_encoder", task=data.task, width=64)

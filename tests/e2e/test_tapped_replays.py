@@ -158,6 +158,25 @@ def test_the_example_app_leaks_its_labels_and_images(tmp_path, monkeypatch) -> N
     assert not any("fedsim" in line or "Wiretap" in line for line in plain)
 
 
+@pytest.mark.slow
+def test_the_language_model_app_leaks_its_sentences(tmp_path, monkeypatch) -> None:
+    app = ROOT / "examples" / "flower-finetuning"
+    monkeypatch.syspath_prepend(str(app))
+    monkeypatch.delitem(sys.modules, "in_process", raising=False)  # the other example has one, too
+    monkeypatch.chdir(tmp_path)
+    import in_process
+
+    in_process.main()
+    monkeypatch.delitem(sys.modules, "in_process")
+    for path in (tmp_path / "tapped" / "observations").glob("round_2.client*"):
+        path.unlink()
+    own = ("model=finetuning.task.net", "attack=dager", "metric=[exact_sentences]")
+    told = replayed(tmp_path / "tapped", tmp_path / "told", *own)
+    assert told.summary()["metrics"]["exact_sentences"] == 1.0 > told.summary()["baseline"]["exact_sentences"]
+    lines = (app / "finetuning/server_app.py").read_text().splitlines()
+    assert sum("# wiretap:" in line for line in lines) == 3
+
+
 def test_parts_of_attacks_are_exchanged_and_an_unreadable_file_is_a_fault(tmp_path) -> None:
     source = tap_with_truth(tmp_path / "tap", task=TASK)
     (source / "observations" / "round_1.client_1001.safetensors").write_bytes(b"junk")

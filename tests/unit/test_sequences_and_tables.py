@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fedsim.core.errors import FedsimError
+from fedsim.core.inputs import Tokens
 from fedsim.core.training import Batch, sgd_step
 from fedsim.core.types import Task
 from fedsim.data.adult import COLUMNS, adult
@@ -124,6 +125,11 @@ def test_reviews_are_read_to_a_length_and_padded_with_zeros(tmp_path: Path) -> N
     assert data.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
     assert bytes(data.test.pixels[4].flatten().tolist()) == "test pos 1 é".encode().ljust(20, b"\0")
     assert torch.equal((data.test.batch(torch.tensor([4])) * 255).round().byte(), data.test.pixels[4:5])
+    cut = imdb(root=str(tmp_path), length=6, unit="pieces", vocabulary=60)
+    assert isinstance(cut.task.inputs, Tokens)
+    assert len(cut.train.labels) == len(data.train.labels)
+    assert len(cut.test.labels) == len(data.test.labels)
+    assert cut.train.batch(torch.arange(1)).shape == (1, 6)
     short = imdb(root=str(tmp_path), length=5, limit=2)
     assert short.train.pixels.shape == (4, 1, 1, 5)
     assert short.train.labels.tolist() == [0, 0, 1, 1]

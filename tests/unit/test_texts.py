@@ -1,19 +1,24 @@
 """Tokens and rows as inputs: data, spans, metrics and what a report shows of them."""
 
+from dataclasses import asdict
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
 
 import fedsim
+from fedsim.attacks.privacy.text import next_tokens
 from fedsim.attacks.privacy.text.places import standing
-from fedsim.attacks.privacy.text.spans import LIKELY, span_of
+from fedsim.attacks.privacy.text.spans import CLEAR, LIKELY, span_of
 from fedsim.core.errors import FedsimError
-from fedsim.core.inputs import Choice, Number, Row, Tokens
+from fedsim.core.inputs import Choice, Number, Row, Tokens, inputs_from
 from fedsim.core.types import Reconstruction, Task, Truth
 from fedsim.data.csv import csv
+from fedsim.data.tapped import tapped_data
 from fedsim.data.text_lines import text_lines
 from fedsim.data.wordpieces import UNKNOWN, WordPieces, learn
+from fedsim.flower.wiretap import keep_truth
 from fedsim.report.sides import sides_of
 from fedsim.storage.folder import Storage
 from fedsim.storage.forms import read_inputs, write_inputs
@@ -44,6 +49,8 @@ def test_true_inputs_lie_in_a_span_and_others_do_not(noise: float) -> None:
     assert len(span.basis) == 12
     assert float(span.excess(inputs).max()) < LIKELY / 1.5
     assert float(span.excess(torch.randn(500, 40, generator=chance)).min()) > 10 * LIKELY
+    assert span.clarity > 1000  # and where noise is as large as the inputs, what fits is no proof:
+    assert span_of(gradient + torch.randn(90, 40, generator=chance), 20).clarity < CLEAR
     assert bool(span.holds(inputs).all())
     assert not bool(span_of(gradient, 20).holds(torch.randn(500, 40, generator=chance)).any())
 
@@ -131,6 +138,37 @@ def test_a_table_of_ones_own_is_guessed(tmp_path: Path) -> None:
         csv(path=str(file))
 
 
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+def test_a_table_may_be_separated_otherwise_and_have_blank_lines(tmp_path: Path, separator: str) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text(
+        "age,,rich\n\n  \n".replace(",", separator)
+        + f"1{separator}a{separator}0\n" * 9
+        + "2;b;1".replace(";", separator)
+    )
+    found = csv(path=str(file)).task.inputs
+    assert isinstance(found, Row)
+    assert [column.name for column in found.columns] == ["age", "column 2"]
+
+
+def test_missing_cells_are_named_and_can_be_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text("age,rich\n" + "".join(f"{'NA' if n == 4 else n},{n % 2}\n" for n in range(20)))
+    with pytest.raises(FedsimError, match=r"'age': expected numbers, got 'NA' in row 5.*drop_missing=true"):
+        csv(path=str(file))
+    data = csv(path=str(file), drop_missing=True)
+    assert isinstance(data.task.inputs, Row)
+    assert data.task.inputs.columns == (Number("age", 0, 19, whole=True),)
+    assert len(data.train.labels) + len(data.test.labels) == 19
+
+
+def test_rows_without_a_line_of_names_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text("1,1,0\n" * 20)
+    with pytest.raises(FedsimError, match="got '1' twice"):
+        csv(path=str(file))
+
+
 def test_a_text_file_of_ones_own_is_read(tmp_path: Path) -> None:
     file = tmp_path / "mine.txt"
     file.write_text("".join(f"line {n} of mine\n" for n in range(20)))
@@ -138,6 +176,8 @@ def test_a_text_file_of_ones_own_is_read(tmp_path: Path) -> None:
     assert isinstance(data.task.inputs, Tokens)
     assert data.task.inputs.continued
     assert data.task.inputs.text(data.train.batch(torch.arange(1))[0].tolist()).startswith("line")
+    with pytest.raises(FedsimError, match="vocabulary: expected a whole number of at least 8, got 3"):
+        text_lines(path=str(file), vocabulary=3)
     with pytest.raises(FedsimError, match="at least 2 classes, got 1"):
         text_lines(path=str(file), goal="class")
 
@@ -145,3 +185,50 @@ def test_a_text_file_of_ones_own_is_read(tmp_path: Path) -> None:
 def test_a_task_holds_its_shape_against_its_inputs() -> None:
     with pytest.raises(FedsimError, match=r"expected \(4,\), got \(3,\)"):
         Task(input_shape=(3,), num_classes=2, inputs=FORM)
+
+
+@pytest.mark.parametrize("kind", ["gradient", "update"])
+def test_next_tokens_are_counted_from_the_output_layer_alone(
+    kind: Literal["gradient", "update"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(next_tokens, "FEW", 0)  # by bounds, without a search
+    data = small_set("continued")
+    network = fedsim.model("text_decoder", task=data.task, width=64, heads=4)
+    texts, labels = data.train.batch(torch.arange(3)), data.train.labels[:3]
+    seen = fedsim.observe(
+        network,
+        texts,
+        labels,
+        inputs=data.task.inputs,
+        kind=kind,
+        learning_rate=0.1 if kind == "update" else None,
+        disclose=["learning_rate", "local_steps"],
+    )
+    guess = fedsim.attack("next_tokens", seconds=5)(network, seen, inputs=data.task.inputs)
+    true = labels[labels >= 0].bincount(minlength=data.task.num_classes)
+    assert guess.class_counts is not None
+    assert guess.count_bounds is not None
+    assert torch.equal(guess.class_counts, true)
+    assert bool((guess.count_bounds[0] <= true).all())
+
+
+def test_next_tokens_wants_texts_to_be_continued() -> None:
+    data = small_set("tokens")
+    network = fedsim.model("text_encoder", task=data.task, width=32)
+    with pytest.raises(FedsimError, match=r"Remedy: data\.goal=next"):
+        fedsim.attack("next_tokens").check(network, data.task)
+
+
+@pytest.mark.parametrize("form", [FORM, ROW])
+def test_what_inputs_are_survives_plain_values(form: Tokens | Row) -> None:
+    assert inputs_from(asdict(form)) == form
+    told = {"input_shape": form.shape, "num_classes": 2, "mean": [0.0], "std": [1.0]}
+    assert tapped_data(**told, inputs=asdict(form)).task.inputs == form
+
+
+def test_tokens_are_kept_as_the_truth_behind_a_reply(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("kind: wiretap\n")
+    with pytest.raises(FedsimError, match=r"int64 tokens \(N, length\)"):
+        keep_truth(tmp_path, round=1, client=0, images=torch.tensor([[-1, 2]]), labels=torch.zeros(1))
+    keep_truth(tmp_path, round=1, client=0, images=torch.tensor([[1, 2]]), labels=torch.zeros(1))
+    assert any(tmp_path.rglob("*.safetensors"))

@@ -1,7 +1,7 @@
 """Sentences from candidates: whole inputs of deeper layers must lie in the spans of those layers, too."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -32,6 +32,11 @@ class Puzzle:
         """Return how far every place (N, length) is from fitting the sure layer: about 1 is right."""
         name, span = self.sure
         return span.excess(entering(self.model, name, sequences))
+
+    def doubt(self, text: Tensor) -> float | None:
+        """Return how far the worst place of a text (length,) is from fitting; None: it does not."""
+        excess = float(self.excess(text[None])[0][text != self.form.padding].max())
+        return excess if excess <= LIKELY else None
 
     def fits(self, check: tuple[str, Span], sequences: Tensor) -> Tensor:
         """Return how far the last place of sequences (N,) is from fitting a layer."""
@@ -91,14 +96,16 @@ def _best(texts: Tensor, doubts: Tensor, wanted: int) -> tuple[Tensor, Tensor]:
     return texts[order], doubts[order]
 
 
-def descended(puzzle: Puzzle, random: Generator, deadline: float) -> tuple[Tensor, Tensor]:
+def descended(
+    puzzle: Puzzle, known: Mapping[tuple[int, ...], float], random: Generator, deadline: float
+) -> tuple[Tensor, Tensor]:
     """Return the texts of an encoder, whole: from random ones to better ones, a token or several at a time.
 
-    Every descent keeps one token in its place that no text found so far explains.
+    Every descent keeps one token in its place that no text found so far explains. known: texts and doubts.
     """
-    found, idle = dict[tuple[int, ...], float](), 0
+    found, idle = dict(known), 0
     length, form = puzzle.form.length, puzzle.form
-    explained: list[set[int]] = [set() for _ in range(length)]
+    explained = [{text[place] for text in found} for place in range(length)]
     with progress.bar("texts", puzzle.wanted) as advance:
         while len(found) < puzzle.wanted and idle < STARTS * (puzzle.wanted - len(found) + 1):
             if time.perf_counter() > deadline:
@@ -113,10 +120,8 @@ def descended(puzzle: Puzzle, random: Generator, deadline: float) -> tuple[Tenso
             idle += 1
             if text is None or tuple(text.tolist()) in found:
                 continue
-            shown = text != form.padding
-            excess = float(puzzle.excess(text[None])[0][shown].max())
-            if excess <= LIKELY:
-                found[tuple(text.tolist())], idle = excess, 0
+            if (doubt := puzzle.doubt(text)) is not None:
+                found[tuple(text.tolist())], idle = doubt, 0
                 for place in range(length):
                     explained[place].add(int(text[place]))
                 advance(len(found))

@@ -3,17 +3,18 @@
 What leaks: every text of the batch, token by token, where the batch holds fewer different tokens and places
     than the model has features; otherwise, or where only embeddings leak, its bag of words.
 Paper: Petrov et al., DAGER: Exact Gradient Inversion for Large Language Models (NeurIPS 2024). Not in it: the
-    threshold that follows the noise, the places by the embeddings' gradients, and encoders by descent on the
-    contexts of the first attention.
+    threshold that follows the noise, the places by the embeddings' gradients, and encoders by the errors of
+    the first attention (companions.py), what is left by descent on its contexts.
 Assumes: attention over tokens, weights of linear layers among what is received, no dropout; better with
     num_examples, which bounds the ranks. Learning rate and steps need not be known.
 Fails: more tokens than features; noise above the smallest singular values; several local steps at large
-    rates; encoders of more than a few texts that are untrained or whose embeddings are: then their bag of
-    words is what is left.
+    rates; encoders whose texts are longer than a head has units, or of many texts without the gradients of
+    embeddings: then their bag of words is what is left.
 
 A linear layer's gradient has the row space of its inputs: a pair (token, place) is in the batch only if its
 embedding lies in that of the first attention. Deeper layers see whole contexts: a sentence is right if all
-its inputs lie in theirs. Decoders grow it token by token; encoders come down to it from random ones.
+its inputs lie in theirs. Decoders grow it token by token; of encoders, what comes back to the queries of a
+sentence is a sum over its own keys, which tells its words. Behind much noise texts are told, not certified.
 """
 
 import logging
@@ -25,9 +26,12 @@ from torch import Tensor, nn
 
 from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.text.assembly import Puzzle, descended, grown
+from fedsim.attacks.privacy.text.attention import attention_of
+from fedsim.attacks.privacy.text.companions import pairs_of
+from fedsim.attacks.privacy.text.deflation import peeled
 from fedsim.attacks.privacy.text.embeddings import tables_of
 from fedsim.attacks.privacy.text.places import standing
-from fedsim.attacks.privacy.text.spans import Span, span_of
+from fedsim.attacks.privacy.text.spans import CLEAR, Span, span_of
 from fedsim.attacks.privacy.text.structure import Structure, entering, gradient_of, structure_of
 from fedsim.core import settings
 from fedsim.core.errors import FedsimError
@@ -75,8 +79,8 @@ class Dager(Attack):
         sure = [own[:0] for own in candidates]
         if tables is not None and tables.places is not None and structure.norm and not structure.causal:
             candidates, sure = _narrowed(model, structure.norm, candidates, tables.tokens, tables.places)
-        texts, excess = _texts(
-            model, form, structure, (candidates, sure), seen, wanted, self.seed, started + self.seconds
+        texts, excess, clear = _texts(
+            model, task, structure, (candidates, sure), seen, wanted, self.seed, started + self.seconds
         )
         presence = torch.zeros(len(form.vocabulary), dtype=torch.bool)
         presence[torch.cat(list(candidates)) if words is None else words] = True
@@ -85,7 +89,7 @@ class Dager(Attack):
         return Reconstruction(
             tokens=texts if len(texts) else None,
             token_presence=presence,
-            certified=torch.ones(len(texts), dtype=torch.bool) if len(texts) else None,
+            certified=torch.full((len(texts),), clear) if len(texts) else None,
             residual=float(excess.max()) if len(texts) else None,
             seconds=time.perf_counter() - started,
         )
@@ -137,19 +141,21 @@ def _narrowed(
 
 def _texts(
     model: nn.Module,
-    form: Tokens,
+    task: Task,
     structure: Structure,
     candidates: tuple[Sequence[Tensor], Sequence[Tensor]],
     seen: Observation,
     wanted: int,
     seed: int,
     deadline: float,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, bool]:
+    """Return the texts, how far each is from fitting, and whether what fits is right for certain."""
+    form = tokens_of(task)
     most = wanted * form.length
     checks = [(name, _span(model, [name], seen, most)) for name in structure.contextual]
     checks = [(name, span) for name, span in checks if not span.full]
     if not checks:
-        return torch.zeros(0, form.length, dtype=torch.int64), torch.zeros(0)
+        return torch.zeros(0, form.length, dtype=torch.int64), torch.zeros(0), False
     puzzle = Puzzle(
         model=model,
         form=form,
@@ -159,6 +165,33 @@ def _texts(
         sure=max(checks, key=lambda check: check[1].outside.shape[1]),
         wanted=wanted,
     )
+    clear = puzzle.sure[1].clarity >= CLEAR
     if structure.causal:
-        return grown(puzzle)
-    return descended(puzzle, generator(seed, "dager", seen.round, seen.client), deadline)
+        return *grown(puzzle), clear
+    found = _peeled(puzzle, structure, seen, task.num_classes)
+    chance = generator(seed, "dager", seen.round, seen.client)
+    return *descended(puzzle, found, chance, deadline), clear
+
+
+def _peeled(
+    puzzle: Puzzle, structure: Structure, seen: Observation, classes: int
+) -> dict[tuple[int, ...], float]:
+    """Return the texts that the errors of the first attention show, where it is of the usual kind."""
+    model, form, group = puzzle.model, puzzle.form, structure.local[0]
+    attention = attention_of(model, form, group, structure.contextual[0])
+    if attention is None or form.length >= attention.head:
+        return {}
+    tokens = torch.cat(list(puzzle.candidates))
+    places = torch.cat([torch.full((len(own),), place) for place, own in enumerate(puzzle.candidates)])
+    words, own = torch.unique(tokens, return_inverse=True)
+    rows = entering(model, group[0], words[:, None].expand(-1, form.length))[own, places].double()
+    return peeled(
+        model,
+        form,
+        attention,
+        pairs_of(model, attention, tokens, places, rows),
+        seen.received,
+        classes=classes,
+        wanted=puzzle.wanted,
+        doubt=puzzle.doubt,
+    )

@@ -14,6 +14,7 @@ from torch import Tensor
 GAP = 10.0  # between two singular values: below it nothing but rounding
 LIKELY = 5.0  # times the distance that noise explains: true inputs stay below 3
 ROUNDING = 1e-6  # of an input's length, in float32
+CLEAR = 50.0  # clarity from which what fits is right for certain
 SKETCH = 24  # directions outside of the span that most wrong inputs are told by
 
 
@@ -30,6 +31,11 @@ class Span:
     def full(self) -> bool:
         """Whether every input lies in it, so that it tells nothing."""
         return self.outside.shape[1] == 0
+
+    @property
+    def clarity(self) -> float:
+        """How much farther from it a random input lies than noise carries a true one."""
+        return 1 / max(1e-300, self.noise * float(self.sizes.square().reciprocal().sum().sqrt()))
 
     def distances(self, rows: Tensor) -> Tensor:
         """Return each input's distance from the span, as a share of its length."""

@@ -32,7 +32,7 @@ class Structure:
 def structure_of(model: nn.Module, form: Tokens, received: Weights) -> Structure:
     """Find the layers with a gradient that tells something, by changing one token of a probe."""
     names = [name for name, _ in layers(model) if bool(received.get(f"{name}.weight", torch.zeros(1)).any())]
-    probe = _probe(form)
+    probe = probe_of(form)
     other = probe.clone()
     middle = form.length // 2
     other[0, middle] = probe[0, middle] - 1
@@ -130,7 +130,7 @@ def _listening(
             handle.remove()
 
 
-def _probe(form: Tokens) -> Tensor:
+def probe_of(form: Tokens) -> Tensor:
     """Return one sequence without padding."""
     usual = [token for token in range(len(form.vocabulary)) if token not in form.special]
     places = torch.arange(form.length) * 7 % len(usual)
