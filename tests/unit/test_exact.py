@@ -425,3 +425,46 @@ def test_noise_moves_what_few_equations_hold() -> None:
     assert moved[0] == pytest.approx(1e-3 * math.sqrt(1 + 1e4))
     assert moved[1] == pytest.approx(1e-3 * math.sqrt(2))
     assert moved[2] > 1e3  # nothing holds it
+
+
+def test_examples_whose_twin_was_found_or_may_be_missing_are_not_certified() -> None:
+    model, (images, labels) = mlp(TASK, width=60), batch(4, 20, seed=3)
+    images[1] = (images[0] + 1e-3 * torch.randn(images[0].shape)).clamp(0, 1)
+    peel, _, _ = chained(model, TASK, images, labels)
+    peel.found = torch.eye(4, dtype=torch.float64)
+    peel.errors = torch.eye(4, len(peel.first), dtype=torch.float64) / 4
+    peel.certified = [True] * 4
+    assert peel.sure().tolist() == [True] * 4
+    peel.found[1] = peel.found[0] + 0.05 * peel.found[1]
+    assert peel.sure().tolist() == [False, False, True, True]
+    peel.found, peel.errors, peel.certified = peel.found[2:3], 1e9 * peel.errors[2:3], [True]
+    assert peel.sure().tolist() == [False]  # what is left is faint beside it
+
+
+def test_bounds_and_labels_go_by_certified_examples_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind noise, peeling finds as many examples as there are, with wrong labels."""
+    torch.manual_seed(5)
+    model, (images, labels) = mlp(TASK, width=60), batch(4, 20, seed=5)
+    seen = observed(model, images, labels)
+    true = labels.bincount(minlength=20)
+    monkeypatch.setattr(Peel, "sure", lambda peel: torch.zeros(len(peel), dtype=torch.bool))
+    blind = Peeling(seed=1).run(model, TASK, [seen])
+    plain = count_bounds(model, TASK, seen)
+    assert blind.count_bounds is not None
+    assert plain is not None
+    assert bool((blind.count_bounds[0] <= true).all())
+    assert int(blind.count_bounds[0].sum()) <= int(plain[0].sum())
+
+    class Wrong(ILRG):
+        def run(self, *_: object) -> fedsim.Reconstruction:
+            return fedsim.Reconstruction(
+                class_counts=torch.zeros(20, dtype=torch.int64).index_fill(0, torch.tensor([7]), 4)
+            )
+
+    for certified, told in ((True, true), (False, Wrong().run().class_counts)):
+        chosen = Labels(otherwise=Wrong(), seed=1)
+        exact = fedsim.Reconstruction(images=images, class_counts=true, certified=torch.full((4,), certified))
+        monkeypatch.setattr(Peeling, "run", lambda *_, guess=exact: guess)
+        monkeypatch.setattr(HeadPeeling, "run", lambda *_: fedsim.Reconstruction())
+        found = chosen._chosen(model, TASK, [seen], None).class_counts
+        assert torch.equal(found, told)

@@ -17,6 +17,10 @@ from torch import Tensor
 ARITHMETIC = 3e-7  # what float32 leaves of any vector that a client computes
 ROOM = 10.0  # how much more than expected a true example may leave: rounding is not quite Gaussian
 CLEAR = 3e-4  # relative deviation of an example, by what noise does to it, up to which it may be certified
+TWINS = 0.1  # of an input's length: those that are nearer to each other may be mixtures
+FAINT = (
+    0.01  # of what a found example leaves in a gradient: one that is missing and leaves less may be a twin
+)
 SINGULAR = 1e-14  # of the largest eigenvalue: smaller ones are rounding
 PRECISE = 1e-4  # share left outside up to which an example is called exact
 FALSE_RATE = 1e-6  # chance of a false certificate in a whole search, at most
@@ -84,6 +88,18 @@ def blur(squares: Tensor, readers: Tensor, noise: Tensor, *, loose: bool = True)
         parts = torch.where(sizes > floor, parts, 0.0)
     deviation: Tensor = noise * parts.sum(dim=1).sqrt()
     return deviation
+
+
+def apart(inputs: Tensor) -> Tensor:
+    """Say which inputs (N, d) stand apart from all others.
+
+    Of twins m - e and m + e, any two points m -+ t e have nearly the same gradient: it changes by (1 - t^2)
+    times a product of two small differences, which rounding hides.
+    """
+    gaps = torch.cdist(inputs.double(), inputs.double())
+    gaps.fill_diagonal_(math.inf)
+    found: Tensor = gaps.amin(dim=1) > TWINS * inputs.double().norm(dim=1)
+    return found
 
 
 def false_rates(residuals: Tensor, equations: int, taken: int, tries: int) -> Tensor:

@@ -8,7 +8,8 @@ Fails: as the one that it chose; between the bounds of a count nothing is certai
 The rule, first that applies: (1) where the bounds n_j >= -K g_j add up to K, they are the counts; (2)
 head_peeling, where the batch has at most half as many examples as there are classes; (3) peeling, where two
 linear layers lead up to the logits and the first has twice as many units as examples; (4) `otherwise`, whose
-counts are moved into the bounds. An attack that does not find every example makes room for the next.
+counts are moved into the bounds. An attack that does not find every example, or certifies less than half of
+them, makes room for the next.
 """
 
 import dataclasses
@@ -30,6 +31,7 @@ from fedsim.core.interfaces import Attack
 from fedsim.core.types import Observation, Reconstruction, Task
 from fedsim.models.last_linear import last_linear_name
 
+MOSTLY = 0.5  # share of examples that must be certified: behind noise, exact attacks err where others do not
 log = logging.getLogger(__name__)
 
 
@@ -68,7 +70,9 @@ class Labels(Attack):
                 continue
             if guess.count_bounds is not None and bounds is not None:
                 bounds = narrower(bounds, guess.count_bounds)
-            if guess.class_counts is not None and int(guess.class_counts.sum()) == (size or -1):
+            sure = guess.certified is not None and float(guess.certified.float().mean()) >= MOSTLY
+            counted = guess.class_counts is not None and int(guess.class_counts.sum()) == (size or -1)
+            if sure and counted and guess.class_counts is not None:
                 known = guess.count_bounds
                 certain = torch.stack([guess.class_counts] * 2) if known is None else known
                 return _counted(guess.class_counts, certain)

@@ -100,7 +100,7 @@ class Training:
         return Batch(
             inputs=found @ peel.basis,
             labels=labels,
-            certified=torch.tensor(peel.certified)[best],
+            certified=peel.sure()[best],
             residual=max(peel.residuals[place] for place in best.tolist()),
         )
 

@@ -7,7 +7,17 @@ import torch
 from torch import Tensor
 
 from fedsim.attacks.privacy.exact.behind import Behind, mismatch
-from fedsim.attacks.privacy.exact.certificates import CLEAR, ROOM, NoisySpace, blur, judge, noisy_spaces
+from fedsim.attacks.privacy.exact.certificates import (
+    CLEAR,
+    FAINT,
+    ROOM,
+    NoisySpace,
+    apart,
+    blur,
+    judge,
+    noisy_spaces,
+)
+from fedsim.attacks.privacy.exact.deflation import deflated
 from fedsim.attacks.privacy.exact.membership import Membership, derivative, with_one
 from fedsim.attacks.privacy.exact.search import WIDEST, anneal, random_points, random_widths
 from fedsim.attacks.privacy.exact.settling import settled
@@ -172,6 +182,15 @@ class Peel:
             here = self.whole.first
             points = here.points(self.found @ self.weight.T)
             self.found = here.inputs(settled(here, behind, self.first, points, labels, weights))
+
+    def sure(self) -> Tensor:
+        """Say which inputs are exact for certain: none of which a twin was found, or may be missing."""
+        certified = torch.tensor(self.certified, dtype=torch.bool) & apart(self.found)
+        if 0 < len(self) < self.size:
+            left = torch.linalg.svdvals(deflated(self.first, self.errors))[self.size - len(self) - 1]
+            own = (self.errors.norm(dim=1) * self.found.norm(dim=1)).median()
+            certified &= bool(left > FAINT * own)
+        return certified
 
     def _keep_sure(self, points: Tensor, residuals: Tensor, tolerance: float | None) -> None:
         """Keep what noise explains, the surest first."""

@@ -101,8 +101,8 @@ class Peeling(Attack):
         def shown() -> Reconstruction:
             if len(peel) < different:
                 log.warning("found %d of %d inputs of layer %r", len(peel), different, first.name)
-            labels, bounds = _labels(model, task, observation, layers, between, peel, size)
-            certified = torch.tensor(peel.certified)
+            certified = peel.sure()
+            labels, bounds = _labels(model, task, observation, layers, between, peel, size, certified)
             guess = reconstruction(
                 task, first, peel.inputs, labels=labels, certified=certified, size=size, bounds=bounds
             )
@@ -136,6 +136,7 @@ def _labels(
     between: Sequence[Between],
     peel: Peel,
     size: int,
+    certified: Tensor,
 ) -> tuple[tuple[Tensor, Tensor] | None, Tensor | None]:
     """Read labels with copies, and bounds of all counts, where linear layers lead up to the logits.
 
@@ -152,5 +153,6 @@ def _labels(
     if not any(act.kinked for act in between):
         peel.settle(rest, labels, copies / (size * scale))
     noise = peel.rows[0].noise
-    bounds = bounds_beside(layers[-1], scale, rest.logits(outputs), (labels, copies), size, noise)
+    sure = labels[certified], copies[certified]
+    bounds = bounds_beside(layers[-1], scale, rest.logits(outputs)[certified], sure, size, noise)
     return (labels, copies), bounds

@@ -59,7 +59,7 @@ def reconstruction(
 def bounds_beside(
     last: LinearLayer, scale: float, logits: Tensor, labels: tuple[Tensor, Tensor], size: int, noise: float
 ) -> Tensor:
-    """Return the fewest and the most of each class (2, C): those found, and what their errors leave.
+    """Return the fewest and the most of each class (2, C): those certified, and what their errors leave.
 
     scale: of the received gradient; labels: of these logits, with how often each is there;
     noise: deviation of an entry of what was received.
