@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.exact.certificates import noisy_spaces
-from fedsim.attacks.privacy.exact.head_peel import HeadPeel, at_least
+from fedsim.attacks.privacy.exact.counting import at_least
+from fedsim.attacks.privacy.exact.head_peel import HeadPeel
 from fedsim.attacks.privacy.matching.linear_layers import LinearLayer
 from fedsim.attacks.privacy.text.dager import tokens_of
 from fedsim.attacks.privacy.text.spans import span_of
