@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import fedsim
 from fedsim.attacks.privacy.matching.rows import Rows
 from fedsim.core.errors import FedsimError
 from fedsim.core.inputs import Choice, Number, Row, Tokens
@@ -214,3 +215,21 @@ def test_an_ensemble_takes_medians_and_votes_of_rows_that_belong_together() -> N
     assert torch.allclose(agreed[:, 0], torch.tensor([0.8, 0.2, 0.4]))
     assert agreed[:, 1:].argmax(dim=1).tolist() == [0, 1, 2]
     assert set(agreed[:, 1:].flatten().round(decimals=5).tolist()) == {0.0, 1.0}
+
+
+def test_tableak_tells_what_its_ensemble_agrees_on() -> None:
+    data = tabular(train_size=40, test_size=8)
+    torch.manual_seed(0)
+    model = fedsim.model("mlp", task=data.task, width=8)
+    rows, labels = data.train.batch(torch.arange(3)), data.train.labels[:3]
+    seen = fedsim.observe(model, rows, labels, inputs=data.task.inputs)
+    few = {"optimiser": {"iterations": 2}, "candidates": 3}
+    pooled, best = (
+        fedsim.attack("tableak", ensemble=ensemble, **few).run(model, data.task, [seen]).images.flatten(1)
+        for ensemble in (True, False)
+    )
+    first, end = data.task.inputs.groups[0]
+    assert pooled[:, first:end].unique().tolist() == [0, 1]
+    assert len(best[:, first:end].unique()) > 2
+    with pytest.raises(FedsimError, match="expected parametrisation=rows, got pixels"):
+        fedsim.attack("tableak", parametrisation="pixels")
