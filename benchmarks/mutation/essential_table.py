@@ -156,6 +156,7 @@ TABLE = [
     ("defense/dp", PRIVACY + "dp.py", "DP.epsilon", "return 1.0"),
     ("defense/local_steps", PRIVACY + "local_steps.py", "LocalSteps.rules", "return federation"),
     ("defense/mixup", PRIVACY + "mixup.py", "Mixup.on_batch", "return images, labels"),
+    ("defense/freeze", PRIVACY + "freeze.py", "Freeze._without", "return tensors"),
     ("defense/no_bias", PRIVACY + "no_bias.py", "NoBias.on_reply", "return reply"),
     ("defense/noise", PRIVACY + "noise.py", "Noise.on_reply", "return reply"),
     ("defense/noise", PRIVACY + "noise.py", "Noise.known", "return KnownDefense()"),

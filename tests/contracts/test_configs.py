@@ -36,7 +36,7 @@ PRESETS = {  # (yaml, key): the yaml is there to set this
     *((f"vgg{depth}", "depth") for depth in (11, 13)),
     *((f"rouge{kind}", "kind") for kind in ("2", "l")),
     ("exact_categories", "columns"),
-    *(("tableak", key) for key in ("parametrisation", "restarts", "candidates")),
+    *(("tableak", key) for key in ("parametrisation", "ensemble", "candidates")),
     *((f"{metric}_best6", "best") for metric in ("psnr", "ssim", "lpips")),
     *((name, "priors") for name in ("ig", "ig_joint", "ig_fedavg", "modern", "gradinversion_matching")),
     *((name, key) for name in ("dlg", "idlg_matching") for key in ("restarts", "double")),

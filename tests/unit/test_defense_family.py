@@ -17,6 +17,7 @@ from fedsim.core.training import batch_gradient
 from fedsim.core.types import Task
 from fedsim.defenses.privacy.clip import Clip
 from fedsim.defenses.privacy.dp import DP, clipped_sum
+from fedsim.defenses.privacy.freeze import Freeze
 from fedsim.defenses.privacy.mixup import Mixup
 from fedsim.defenses.privacy.no_bias import NoBias
 from fedsim.defenses.privacy.noise import Noise
@@ -214,6 +215,23 @@ def test_the_last_bias_stays_at_home() -> None:
     assert all(torch.equal(sent[name], gradient[name]) for name in gradient if name != "output.bias")
     with pytest.raises(FedsimError, match=r"last parameter is a bias, got 'w'"):
         NoBias().on_reply({"w": torch.ones(2)}, "gradient", generator(0))
+
+
+@pytest.mark.parametrize("names", [None, ["output"]])
+def test_frozen_parameters_are_neither_trained_nor_sent(names: list[str] | None) -> None:
+    model = mlp(TASK, width=10)
+    now = step(model, 3)
+    gradient, _ = batch_gradient(model, now.images, now.labels)
+    frozen = names[0] if names else next(iter(gradient)).rpartition(".")[0]
+    for sent in (
+        Freeze(names=names).on_gradient(gradient, now, generator(0)),
+        Freeze(names=names).on_reply(gradient, "update", generator(0)),
+    ):
+        for name, tensor in gradient.items():
+            kept = torch.zeros_like(tensor) if name.startswith(f"{frozen}.") else tensor
+            assert torch.equal(sent[name], kept)
+    with pytest.raises(FedsimError, match=r"expected beginnings of names of parameters, got .*'nothing'"):
+        Freeze(names=["output", "nothing"]).on_reply(gradient, "update", generator(0))
 
 
 def test_soteria_drops_features_of_small_slope() -> None:

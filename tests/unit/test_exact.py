@@ -207,6 +207,13 @@ def test_one_layer_and_the_network_behind_it_give_the_batch(activation: str) -> 
     assert bool(guess.certified.all())
 
 
+def test_one_layer_before_relus_and_two_classes_is_refused_in_words() -> None:
+    task, (images, labels) = Task(input_shape=TASK.input_shape, num_classes=2), batch(5, 2, 2)
+    model = mlp(task, width=60, depth=2).eval()
+    with pytest.raises(FedsimError, match="three classes or more behind ReLUs, got 2"):
+        FirstLayerPeeling(starts=4, steps=2).run(model, task, [observed(model, images, labels)])
+
+
 def test_a_point_at_which_no_unit_fires_is_no_example() -> None:
     random = torch.Generator().manual_seed(0)
     gradient, weight = (torch.randn(8, 6, generator=random, dtype=torch.float64) for _ in range(2))

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
+import fedsim
+from fedsim.attacks.privacy.matching.rows import Rows
 from fedsim.core.errors import FedsimError
-from fedsim.core.inputs import Tokens
+from fedsim.core.inputs import Choice, Number, Row, Tokens
 from fedsim.core.training import Batch, sgd_step
 from fedsim.core.types import Task
 from fedsim.data.adult import COLUMNS, adult
@@ -193,3 +195,41 @@ def test_a_transformer_reads_whole_bytes_and_knows_their_places() -> None:
     assert model[0](values / 255).tolist() == [[0, 255, 97, 98]]
     assert model[0](values.float() / 255 + 0.001).tolist() == [[0, 255, 97, 98]]
     assert not torch.allclose(model(values / 255), model(values.flip(3) / 255))
+
+
+def test_an_ensemble_takes_medians_and_votes_of_rows_that_belong_together() -> None:
+    form = Row(columns=(Number("age", 0, 1), Choice("job", ("a", "b", "c"))))
+    task = Task(num_classes=2, input_shape=form.shape, mean=(0.5,), std=(0.25,), inputs=form)
+    rows, labels = Rows(task), torch.tensor([0, 0, 1])
+
+    def guess(*cells: tuple[float, float, float, float]) -> torch.Tensor:
+        return (torch.tensor(cells).view(-1, *form.shape) - 0.5) / 0.25
+
+    old, young, other = (0.9, 0.8, 0.1, 0.1), (0.2, 0.1, 0.8, 0.1), (0.2, 0.1, 0.8, 0.1)
+    guesses = [
+        guess(old, young, other),
+        guess((0.3, 0.1, 0.1, 0.8), (0.8, 0.6, 0.3, 0.1), (0.4, 0.0, 0.4, 0.6)),  # in another order
+        guess((0.1, 0.0, 0.9, 0.1), (0.1, 0.4, 0.5, 0.1), (0.9, 0.0, 0.1, 0.9)),  # the third: label 1
+    ]
+    agreed = rows.pixels(rows.pooled(guesses, 0, labels)).view(3, 4)
+    assert torch.allclose(agreed[:, 0], torch.tensor([0.8, 0.2, 0.4]))
+    assert agreed[:, 1:].argmax(dim=1).tolist() == [0, 1, 2]
+    assert set(agreed[:, 1:].flatten().round(decimals=5).tolist()) == {0.0, 1.0}
+
+
+def test_tableak_tells_what_its_ensemble_agrees_on() -> None:
+    data = tabular(train_size=40, test_size=8)
+    torch.manual_seed(0)
+    model = fedsim.model("mlp", task=data.task, width=8)
+    rows, labels = data.train.batch(torch.arange(3)), data.train.labels[:3]
+    seen = fedsim.observe(model, rows, labels, inputs=data.task.inputs)
+    few = {"optimiser": {"iterations": 2}, "candidates": 3}
+    pooled, best = (
+        fedsim.attack("tableak", ensemble=ensemble, **few).run(model, data.task, [seen]).images.flatten(1)
+        for ensemble in (True, False)
+    )
+    first, end = data.task.inputs.groups[0]
+    assert pooled[:, first:end].unique().tolist() == [0, 1]
+    assert len(best[:, first:end].unique()) > 2
+    with pytest.raises(FedsimError, match="expected parametrisation=rows, got pixels"):
+        fedsim.attack("tableak", parametrisation="pixels")

@@ -6,8 +6,8 @@ Paper: none; beyond SPEAR (Dimitrov et al., NeurIPS 2024), SPEAR++ (2025), and S
     whose peeling begins with units that fire for one image alone; this one needs no such unit.
 Assumes: a linear layer with a bias and about 3 K units or more, linear layers and activations behind it up
     to the logits; one gradient step. Trained or not; neither labels nor batch size needed.
-Fails: with fewer units, behind strong noise and sparsification; on examples without loss, which leave
-    nothing.
+Fails: with fewer units, behind strong noise and sparsification; with ReLUs and two classes; on examples
+    without loss, which leave nothing.
 
 [G | g] = D^T [X | 1]: an example is a point x of the row space (K - 1 unknowns) whose error, the slope of
 its loss by the layer's outputs, lies in the column space (units - K equations). Gradient steps find such
@@ -81,6 +81,11 @@ class FirstLayerPeeling(Attack):
             )
         claims.expect_room(self.starts * (len(first.weight) + different), f"{self.starts} starts")
         peel = ErrorPeel.of(first, behind(layers, between), different, task.num_classes)
+        if peel.kinked and task.num_classes < 3:
+            raise FedsimError(
+                f"first_layer_peeling: expected three classes or more behind ReLUs, got {task.num_classes}: "
+                "errors of two classes all point one way, so none stands out. Remedy: attack=peeling."
+            )
         return shown_after(
             lambda: self._search(peel, observation),
             peel,

@@ -57,6 +57,7 @@ class Matching(Attack):
         parametrisation: str = "pixels",
         restarts: int = 1,
         candidates: int = 1,
+        ensemble: bool = False,
         seconds: float | None = None,
         layers: Sequence[str] | None = None,
         known_only: bool = False,
@@ -67,7 +68,8 @@ class Matching(Attack):
 
         first: an attack whose images to start from. parametrisation: `pixels`, or `span` for models whose
         first layer is linear. candidates: guesses that are searched together, the best of which counts:
-        restarts as one batch, and what group consistency compares.
+        restarts as one batch, and what group consistency compares. ensemble: the candidates are pooled, not
+        chosen from; for parametrisation=rows.
         seconds: time budget of the search; `first` has its own. layers: beginnings of the names of the
         tensors to compare.
         known_only: leave out entries that are exactly zero, as a sparsifying client sends them; also done
@@ -85,6 +87,11 @@ class Matching(Attack):
         )
         self.restarts = settings.whole("attack.restarts", restarts)
         self.candidates = settings.whole("attack.candidates", candidates)
+        self.ensemble = settings.switch("attack.ensemble", ensemble)
+        if ensemble and parametrisation != "rows":
+            raise FedsimError(
+                f"attack.ensemble: expected parametrisation=rows, got {parametrisation}. Remedy: false."
+            )
         self.seconds = settings.seconds("attack.seconds", seconds)
         settings.optional(settings.listed, "attack.layers", layers, "a list of names", settings.word, 0)
         self.layers = None if layers is None else tuple(layers)
@@ -261,7 +268,11 @@ class Matching(Attack):
         parts = torch.split(problem.parametrisation.images(variables[0]), problem.size)
         residuals = [problem.residual(part, labels) for part in parts]
         chosen = min(range(len(parts)), key=residuals.__getitem__)
-        pixels = problem.parametrisation.pixels(parts[chosen]).clamp(0, 1).float().cpu()
+        images, residual = parts[chosen], residuals[chosen]
+        if self.ensemble and isinstance(problem.parametrisation, Rows):
+            images = problem.parametrisation.pooled(parts, chosen, labels)
+            residual = problem.residual(images, labels)
+        pixels = problem.parametrisation.pixels(images).clamp(0, 1).float().cpu()
         if fixed is not None:
             labelled = fixed.recovered or Reconstruction()
         else:
@@ -272,7 +283,7 @@ class Matching(Attack):
             class_counts=labelled.class_counts,
             class_presence=labelled.class_presence,
             trace=_thinned(best.trace),
-            residual=residuals[chosen],
+            residual=residual,
             seconds=seconds,
         )
 

@@ -1,9 +1,12 @@
 """What a search over rows of a table moves: numbers, and scores of categories that softmax makes shares of.
 
-Paper: Vero et al., TabLeak: Tabular Data Leakage in Federated Learning (ICML 2023), section 4.1.
+Paper: Vero et al., TabLeak: Tabular Data Leakage in Federated Learning (ICML 2023), section 4.
 """
 
+from collections.abc import Sequence
+
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from fedsim.attacks.privacy.matching.parametrisations import Pixels
@@ -25,7 +28,7 @@ class Rows(Pixels):
                 "attack.parametrisation=rows: the data's inputs are no rows of a table. "
                 "Remedy: data=adult, tabular or csv, or attack.parametrisation=pixels."
             )
-        self.groups = task.inputs.groups
+        self.form, self.groups = task.inputs, task.inputs.groups
 
     def point(self, images: Tensor) -> Tensor:
         """Return the numbers and scores that stand for rows in normalised units."""
@@ -52,3 +55,27 @@ class Rows(Pixels):
         for first, end in (*self.groups, (point.shape[1], point.shape[1])):
             point[:, before:first].clamp_(0, 1)
             before = end
+
+    def pooled(self, guesses: Sequence[Tensor], best: int, labels: Tensor) -> Tensor:
+        """Return the batch that guesses at it agree on: medians of numbers, most votes for categories.
+
+        Rows have no order: those of every guess are first paired with the best one's, label by label.
+        """
+        anchor, classes = self._cells(guesses[best]), labels.to(self.mean).view(len(labels), -1)
+        apart = anchor.shape[1] * torch.cdist(classes, classes)  # rows of other labels are never nearer
+        paired = list[Tensor]()
+        for rows in map(self._cells, guesses):
+            cost = torch.cdist(anchor, rows, p=1) + apart
+            paired.append(
+                rows[torch.from_numpy(linear_sum_assignment(cost.cpu().numpy())[1]).to(rows.device)]
+            )
+        agreed, ties = torch.stack(paired).quantile(0.5, dim=0), torch.stack(paired).mean(dim=0) / len(paired)
+        votes = torch.stack([self.form.choices(rows) for rows in paired]).mean(dim=0)
+        for first, end in self.groups:
+            agreed[:, first:end] = votes[:, first:end] / 2 + ties[:, first:end] / 4  # by shares
+        pixels = self.form.choices(agreed).view(-1, *self.shape)
+        return (pixels - self.mean) / self.std
+
+    def _cells(self, images: Tensor) -> Tensor:
+        """Return rows in normalised units as they stand in the table, flat."""
+        return self.pixels(images).flatten(1).clamp(0, 1)
