@@ -18,8 +18,8 @@ from fedsim.attacks.integrity.forging.brute_force import twins as all_twins
 from fedsim.attacks.integrity.forging.first_layer import basis, first_layer
 from fedsim.attacks.integrity.forging.parallelogram import Parallelogram, fours
 from fedsim.attacks.integrity.forging.perturbation import Perturbation, invisible
+from fedsim.core.challenges import challenge_on
 from fedsim.core.errors import FedsimError
-from fedsim.core.interfaces import challenge_on
 from fedsim.core.randomness import generator
 from fedsim.core.training import Batch, exact_levels, sgd_step, weights_of
 from fedsim.data.cifar10_small import cifar10_small

@@ -19,8 +19,8 @@ from fedsim.attacks.integrity.forging.invisible import Invisible
 from fedsim.attacks.integrity.forging.lattice import Lattice
 from fedsim.attacks.integrity.forging.margins import Margins, margins, read_units, stuck
 from fedsim.attacks.integrity.forging.unread import reading, same_step
+from fedsim.core.challenges import Challenge
 from fedsim.core.errors import FedsimError
-from fedsim.core.interfaces import Challenge
 from fedsim.core.types import Task
 from fedsim.data.cifar10_small import cifar10_small
 from fedsim.data.images import Dataset

@@ -16,8 +16,9 @@ from fedsim.api.choose import model as model_by_name
 from fedsim.attacks.integrity.spoofing.free_rider import FreeRider
 from fedsim.config import build
 from fedsim.config.compose import compose
+from fedsim.core.challenges import Challenge, challenge_on
 from fedsim.core.federation import Federation
-from fedsim.core.interfaces import Audit, Behaviour, Challenge, Forgery, Submission, challenge_on
+from fedsim.core.interfaces import Audit, Behaviour, Forgery, Submission
 from fedsim.core.randomness import generator
 from fedsim.core.training import Batch, Claim, LocalWork, batch_digest, batch_gradient, weights_of
 from fedsim.core.types import Verdict, Weights, reply_problem

@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from fedsim.core.interfaces import Challenge, challenge_on
+from fedsim.core.challenges import Challenge, challenge_on
 from fedsim.core.randomness import generator
 from fedsim.core.training import Batch, batch_gradient
 from fedsim.data.synthetic import synthetic

@@ -175,7 +175,7 @@ def keep_truth(folder: str | Path, *, round: int, client: int, images: Tensor, l
         raise FedsimError(f"keep_truth: {path} is no tapped folder. Remedy: the folder that the Wiretap has.")
     tokens = images.dtype == torch.int64 and images.ndim == 2
     fits = (tokens or (images.is_floating_point() and images.ndim == 4)) and len(images) == len(labels) > 0
-    if not fits or float(images.min()) < 0 or (not tokens and float(images.max()) > 1):
+    if not fits or not float(images.min()) >= 0 or not (tokens or float(images.max()) <= 1):  # nor NaN
         raise FedsimError(
             "keep_truth: expected floats of shape (N, C, H, W) in [0, 1] or int64 tokens (N, length), with N "
             "labels, got "

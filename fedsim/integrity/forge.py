@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedsim.core import progress
+from fedsim.core.challenges import Challenge, challenge_on
 from fedsim.core.errors import FedsimError, in_words
-from fedsim.core.interfaces import Challenge, Forgery, challenge_on
+from fedsim.core.interfaces import Forgery
 from fedsim.core.randomness import generator
 from fedsim.core.training import Batch, arithmetic, exact_levels, load_weights, sgd_step, weights_of
 from fedsim.core.types import Weights

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from fedsim.core.interfaces import Challenge, challenge_on
+from fedsim.core.challenges import Challenge, challenge_on
 from fedsim.core.randomness import generator
 from fedsim.core.training import Batch, batch_gradient, exact_levels, load_weights, sgd_step, weights_of
 from fedsim.core.types import Task

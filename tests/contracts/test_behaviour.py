@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 import fedsim
 from fedsim.config.parts import part
-from fedsim.core.interfaces import Behaviour, Challenge
+from fedsim.core.challenges import Challenge
+from fedsim.core.interfaces import Behaviour
 from fedsim.core.randomness import generator
 from fedsim.core.training import Batch
 from fedsim.data.tiny import tiny

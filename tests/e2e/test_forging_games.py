@@ -10,8 +10,9 @@ from small_settings import DATA
 
 from fedsim.config import build_central
 from fedsim.config.compose import as_text, compose
+from fedsim.core.challenges import Challenge
 from fedsim.core.errors import FedsimError
-from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.interfaces import Forgery
 from fedsim.core.training import Batch
 from fedsim.integrity.forge import play
 from fedsim.integrity.games import play_game

@@ -15,7 +15,8 @@ from fedsim.attacks.integrity.forging.kong import Kong
 from fedsim.attacks.integrity.forging.lattice import Lattice
 from fedsim.attacks.integrity.forging.nearest import Nearest
 from fedsim.attacks.integrity.forging.parallelogram import Parallelogram, fours
-from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.challenges import Challenge
+from fedsim.core.interfaces import Forgery
 from fedsim.core.training import Batch, exact_levels
 from fedsim.data.mnist_small import mnist_small
 from fedsim.integrity.trial import judged, trial, update_error

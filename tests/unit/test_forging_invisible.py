@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from fedsim.attacks.integrity.forging.invisible import Invisible, _asleep, confirmed, goal_images
 from fedsim.attacks.integrity.forging.margins import furthest, margins, stuck
 from fedsim.attacks.integrity.forging.unread import read_inputs, reading, same_gradient, same_step
+from fedsim.core.challenges import Challenge
 from fedsim.core.errors import FedsimError
-from fedsim.core.interfaces import Challenge
 from fedsim.core.training import Batch, load_weights, sgd_step, weights_of
 from fedsim.defenses.integrity.proof.domain import domain_of
 from fedsim.models.layers import Normalize

@@ -11,8 +11,9 @@ from torch.nn import functional
 
 from fedsim.config import build_central
 from fedsim.config.compose import compose
+from fedsim.core.challenges import Challenge
 from fedsim.core.errors import FedsimError
-from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.interfaces import Forgery
 from fedsim.core.randomness import generator
 from fedsim.core.training import Batch, load_weights, sgd_step, weights_of
 from fedsim.core.types import Weights

@@ -24,8 +24,9 @@ from fedsim.attacks.integrity.forging.greedy import Greedy
 from fedsim.attacks.integrity.forging.kong import Kong
 from fedsim.attacks.integrity.forging.nearest import Nearest
 from fedsim.attacks.integrity.forging.one_level import OneLevel
+from fedsim.core.challenges import Challenge
 from fedsim.core.errors import FedsimError
-from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.interfaces import Forgery
 from fedsim.core.randomness import generator
 from fedsim.core.training import Batch, batch_gradient
 from fedsim.data.tiny import tiny

@@ -18,8 +18,9 @@ from fedsim.attacks.integrity.forging.nearest import Nearest
 from fedsim.attacks.integrity.forging.one_level import OneLevel
 from fedsim.attacks.integrity.forging.parallelogram import Parallelogram
 from fedsim.attacks.integrity.forging.perturbation import Perturbation
+from fedsim.core.challenges import Challenge
 from fedsim.core.errors import FedsimError
-from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.interfaces import Forgery
 from fedsim.core.randomness import generator
 from fedsim.core.training import Batch, arithmetic, load_weights, sgd_step, weights_of
 from fedsim.defenses.integrity.proof.domain import same_batch

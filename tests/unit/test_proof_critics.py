@@ -373,15 +373,16 @@ def texts(tokens: list[list[int]], labels: object) -> Batch:
 @pytest.mark.parametrize(
     ("continued", "batch", "words"),
     [
-        (False, texts([[0, 3], [1, 2]], [0, 1]), None),
-        (False, texts([[0, 4], [1, 2]], [0, 1]), "expected tokens from 0 to 3"),
-        (False, texts([[0, -1], [1, 2]], [0, 1]), "expected tokens from 0 to 3"),
-        (False, texts([[0, 3], [1, 2]], [0, 4]), "expected labels from 0 to 3"),
-        (False, texts([[0, 3], [1, 2]], [0, -100]), "expected labels from 0 to 3"),
-        (False, texts([[0, 3]], [0]), "expected tokens (2, 2) of int64"),
-        (True, texts([[0, 3], [1, 2]], [[3, -100], [2, 1]]), None),
-        (True, texts([[0, 3], [1, 2]], [[3, -1], [2, 1]]), "expected labels from 0 to 3"),
-        (True, texts([[0, 3], [1, 2]], [0, 1]), "expected labels (2, 2) of int64"),
+        (False, texts([[1, 3], [1, 2]], [0, 1]), None),
+        (False, texts([[1, 4], [1, 2]], [0, 1]), "expected tokens of the vocabulary, from 0 to 3"),
+        (False, texts([[1, -1], [1, 2]], [0, 1]), "expected tokens of the vocabulary, from 0 to 3"),
+        (False, texts([[1, 3], [1, 2]], [0, 4]), "expected labels from 0 to 3"),
+        (False, texts([[1, 3], [1, 2]], [0, -100]), "expected labels from 0 to 3"),
+        (False, texts([[1, 3]], [0]), "expected tokens (2, 2) of int64"),
+        (False, texts([[0, 3], [1, 2]], [0, 1]), "expected padding behind a text alone"),
+        (True, texts([[1, 3], [1, 0]], [[3, 2], [2, -100]]), None),
+        (True, texts([[1, 3], [1, 2]], [[3, -1], [2, 1]]), "expected labels that are the next tokens"),
+        (True, texts([[1, 3], [1, 2]], [0, 1]), "expected a next token for every token"),
     ],
 )
 def test_texts_are_data_too(continued: bool, batch: Batch, words: str | None) -> None:

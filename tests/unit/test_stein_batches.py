@@ -267,7 +267,7 @@ def test_a_guess_is_looked_for_even_with_few_starts(caplog) -> None:
     truth = known("tanh", units=20, often=(1, 1, 1, 1))
     batch = batch_of(truth)
     batch.tolerance = 0.0  # nothing is certain
-    SteinExact(starts=1)._search(batch, generator(3), math.inf)
+    SteinExact(starts=1)._search(batch, generator(3))
     assert batch.guessed
     assert "4 of 4 inputs are no more than guesses" in caplog.text
     assert len(batch.columns) == 4

@@ -6,7 +6,8 @@ import pytest
 import torch
 from flwr.app import Context, Message
 
-from fedsim.core.interfaces import Behaviour, Challenge, Forgery, Submission
+from fedsim.core.challenges import Challenge
+from fedsim.core.interfaces import Behaviour, Forgery, Submission
 from fedsim.core.training import Batch, Claim, LocalWork, honest
 from fedsim.core.types import Verdict
 from fedsim.defenses.integrity.proof.proof_of_learning import ProofOfLearning

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 from fedsim.attacks.integrity.forging.first_layer import FirstLayer, basis, first_layer
+from fedsim.core.challenges import Challenge
 from fedsim.core.errors import FedsimError
-from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.interfaces import Forgery
 from fedsim.core.settings import number
 from fedsim.core.training import Batch
 

@@ -13,8 +13,9 @@ import torch
 
 from fedsim.attacks.integrity.forging.first_layer import first_layer
 from fedsim.attacks.privacy import least_squares
+from fedsim.core.challenges import Challenge
 from fedsim.core.errors import FedsimError
-from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.interfaces import Forgery
 from fedsim.core.settings import number
 from fedsim.core.training import Batch, exact_levels
 

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from fedsim.attacks.integrity.forging.greedy import Greedy
 from fedsim.attacks.integrity.spoofing.fabricate import claimed
-from fedsim.core.interfaces import Behaviour, Challenge, Forgery, challenge_on
+from fedsim.core.challenges import Challenge, challenge_on
+from fedsim.core.interfaces import Behaviour, Forgery
 from fedsim.core.settings import number
 from fedsim.core.training import Batch, Claim, LocalWork, load_weights, sgd_step, weights_of
 

@@ -10,7 +10,8 @@ Caught by: any recomputed step, at a delta that was calibrated.
 import torch
 
 from fedsim.attacks.integrity.forging.replacement import expect_examples, gap, replaced
-from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.challenges import Challenge
+from fedsim.core.interfaces import Forgery
 from fedsim.core.settings import whole
 from fedsim.core.training import Batch, batch_gradient
 

@@ -23,8 +23,9 @@ from torch.nn import functional
 from fedsim.attacks.integrity.forging.margins import Margins, furthest, margins, no_direction
 from fedsim.attacks.integrity.forging.replacement import targets
 from fedsim.attacks.integrity.forging.unread import reading, same_step
+from fedsim.core.challenges import Challenge
 from fedsim.core.errors import FedsimError
-from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.interfaces import Forgery
 from fedsim.core.settings import one_of, whole
 from fedsim.core.training import Batch
 from fedsim.core.types import Weights

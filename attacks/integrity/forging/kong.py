@@ -16,7 +16,8 @@ from fedsim.attacks.integrity.forging.replacement import (
     replaced,
     targets,
 )
-from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.challenges import Challenge
+from fedsim.core.interfaces import Forgery
 from fedsim.core.settings import whole
 from fedsim.core.training import Batch, batch_gradient
 

@@ -20,8 +20,9 @@ from scipy.optimize import linprog
 
 from fedsim.attacks.integrity.forging.box import Vector, no_freedom, room
 from fedsim.attacks.integrity.forging.first_layer import basis, first_layer
+from fedsim.core.challenges import Challenge
 from fedsim.core.errors import FedsimError
-from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.interfaces import Forgery
 from fedsim.core.settings import optional, whole
 from fedsim.core.training import Batch
 

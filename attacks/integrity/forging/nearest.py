@@ -9,7 +9,8 @@ Caught by: any recomputed step, at a delta that was calibrated.
 import torch
 
 from fedsim.attacks.integrity.forging.replacement import expect_examples, replaced, targets
-from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.challenges import Challenge
+from fedsim.core.interfaces import Forgery
 from fedsim.core.settings import whole
 from fedsim.core.training import Batch
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.attacks.integrity.forging.replacement import flat_gradient, targets
-from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.challenges import Challenge
+from fedsim.core.interfaces import Forgery
 from fedsim.core.settings import whole
 from fedsim.core.training import Batch, batch_gradient, exact_levels
 

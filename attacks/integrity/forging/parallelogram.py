@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.attacks.integrity.forging.replacement import gap
+from fedsim.core.challenges import Challenge
 from fedsim.core.errors import FedsimError
-from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.interfaces import Forgery
 from fedsim.core.settings import whole
 from fedsim.core.training import Batch, batch_gradient
 

@@ -11,8 +11,9 @@ Caught by: looking at the pixels: they leave [0, 1].
 import torch
 
 from fedsim.attacks.integrity.forging.first_layer import basis, first_layer
+from fedsim.core.challenges import Challenge
 from fedsim.core.errors import FedsimError
-from fedsim.core.interfaces import Challenge, Forgery
+from fedsim.core.interfaces import Forgery
 from fedsim.core.settings import number
 from fedsim.core.training import Batch
 

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedsim.core.challenges import Challenge
 from fedsim.core.errors import FedsimError
-from fedsim.core.interfaces import Challenge
 from fedsim.core.training import Batch
 from fedsim.core.types import Weights
 
