@@ -121,7 +121,12 @@ def fitting(experiment: Experiment) -> Experiment:
             "audit: proofs are of batches of one size, and federation.sampling=poisson draws others. "
             "Remedy: federation.sampling=without_replacement."
         )
-    for defense in defenses[len(defenses) - experiment.added_defenses :]:
+    played = defenses[: len(defenses) - experiment.added_defenses]
+    if experiment.added_defenses and any(defense.sums_replies for defense in played):
+        raise FedsimError(
+            "defense: only sums are on record, and defenses act on single replies. Remedy: a run of its own."
+        )
+    for defense in defenses[len(played) :]:
         if _acts_on_steps(defense) or defense.sums_replies or type(defense).on_reply is Defense.on_reply:
             raise FedsimError(
                 f"defense: {type(defense).__name__} does not act on single replies: a recording cannot show "

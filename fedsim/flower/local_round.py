@@ -164,5 +164,6 @@ def defended(
         raise FedsimError(f"a defense changed the form of the reply: {problem}")
     masked = any(defense.sums_replies for defense in setup.defenses)  # masks leave no zero to skip
     sparse = any(defense.sparse for defense in setup.defenses)
-    size = dense_bytes(reply) if masked else wire_bytes(reply, bits, sparse=sparse)
+    masks = any(getattr(defense, "masks", False) for defense in setup.defenses)  # of 8 bytes a number
+    size = dense_bytes(reply) * (2 if masks else 1) if masked else wire_bytes(reply, bits, sparse=sparse)
     return Defended(reply=reply, rests=left, bytes=size)

@@ -182,7 +182,7 @@ def summarise(experiment: Experiment, folder: RunFolder) -> dict[str, Any]:
     rows = folder.scores()
     lines = metric_lines(rows)
     metrics = {line.name: line.mean for line in lines}
-    if history := folder.history():
+    if (history := folder.history()) and not experiment.added_defenses:  # they took no part in the training
         metrics |= {"accuracy": history[-1].accuracy, "loss": history[-1].loss}
         target = experiment.federation.target_accuracy or math.inf
         if reached := [result for result in history if result.accuracy >= target]:
@@ -235,7 +235,8 @@ def _epsilon(experiment: Experiment, folder: RunFolder) -> float | None:
     within an epoch, so an example counts once an epoch, unamplified. Of others nothing is promised.
     """
     rules, sizes = experiment.federation, folder.share_sizes()
-    if not sizes or rules.labels != "natural" or rules.sampling == "with_replacement":
+    told = {"loss", "class_counts"} & set(rules.disclose)  # in the clear, beside what is private
+    if not sizes or told or rules.labels != "natural" or rules.sampling == "with_replacement":
         return None
     fewest, steps, replaced = min(sizes), rules.rounds * rules.local_steps, rules.sampling != "poisson"
     rate = min(1.0, rules.batch_size / fewest)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from fedsim.config import build
 from fedsim.config.compose import composed, key, parsed
@@ -22,7 +22,7 @@ from fedsim.lab.compare import Choice, Comparison, attack_choice, attack_jobs, d
 from fedsim.lab.experiment import Experiment, expect_fit
 from fedsim.lab.grid import Job, RunJob
 from fedsim.lab.record import GaveUp
-from fedsim.lab.replay import prepare_replay
+from fedsim.lab.replay import prepare_replay, replay_settings
 from fedsim.report.leaks import RECORDED
 from fedsim.storage.comparison import Cell
 from fedsim.storage.runfolder import RunFolder
@@ -85,16 +85,19 @@ def federation_audit(overrides: Sequence[str]) -> Audit:
     common = [text for name, text in settings.items() if _top(name) not in others]
     seed, rules = base.config.seed, build.experiment(base.config).federation
     common += _attacked_rounds(rules)
-    in_force = Choice(label=" + ".join(map(str, base.config.defense)) or "none", overrides=tuple(defended))
+    in_force = Choice(label=_in_force(base.config.defense, defended), overrides=tuple(defended))
     none = (defense_choice("none"),) if base.config.defense else ()
     rungs = [rung for rung in _ladder(base.config.leaks.ladder) if rung.label != in_force.label]
 
+    def named(attack: Choice) -> DictConfig:
+        return composed([*common, *defended, *attack.overrides, "name=leaks"]).config
+
     def built(attack: Choice) -> Experiment:
-        return build.experiment(composed([*common, *defended, *attack.overrides, "name=leaks"]).config)
+        return build.experiment(named(attack))
 
     return _audit(
         base.config.leaks,
-        tuple(_candidates(base.config.leaks.attacks, built)),
+        tuple(_candidates(base.config.leaks.attacks, built, named)),
         defenses=tuple(_on_few_clients(own, common, rules, seed) for own in (in_force, *none, *rungs)),
         seed=seed,
         common=tuple(common),
@@ -106,18 +109,32 @@ def federation_audit(overrides: Sequence[str]) -> Audit:
 def recording_audit(source: RunFolder, overrides: Sequence[str], allowed: Sequence[str]) -> Audit:
     """Choose attacks for a run's observations, or those of another's Flower app that a Wiretap kept."""
     given = _given(overrides)
+    if asked := [text for name, text in given.items() if _top(name) == "defense"]:
+        raise FedsimError(
+            f"leaks: a recording has the defenses that were in force, got {asked[0]!r}. "
+            "Remedy: leaks.ladder=[...] for others to compare with; fedsim replay for one."
+        )
+    if source.count_observations() == 0:
+        raise FedsimError(
+            f"{source.path} holds no observations to attack. Remedy: a run with attacked rounds."
+        )
     own = [text for name, text in given.items() if _top(name) == "leaks"]
     base = composed([*own, "attack=none", "name=leaks"])
     common = [text for name, text in given.items() if _top(name) not in ("leaks", "into", "hydra")]
 
     def built(attack: Choice, *more: str) -> Experiment:
         found = prepare_replay(source, [*common, *attack.overrides, *more], allowed)[0]
-        if found.attack.crafts():
+        if found.attack.crafts() and attack is not on_record:
             raise FedsimError("it sends weights of its own, and what was sent is on record.")
         return found
 
+    def named(attack: Choice) -> None:
+        replay_settings(source, [*common, *attack.overrides])
+
+    on_record: Choice | None = None
     nobody, rungs, unfit = Choice(label="none", overrides=("attack=none",)), list[Choice](), list[str]()
-    seed = built(nobody).seed
+    seed, on_record = built(nobody).seed, _crafting(source, allowed)
+    recorded = _looked_at("on record", on_record, built) if on_record else ()
     for rung in _ladder(base.config.leaks.ladder):
         try:
             built(nobody, *rung.overrides)
@@ -126,7 +143,7 @@ def recording_audit(source: RunFolder, overrides: Sequence[str], allowed: Sequen
             unfit.append(f"{rung.label}: {error}")
     made = _audit(
         base.config.leaks,
-        tuple(_candidates(base.config.leaks.attacks, built)),
+        (*recorded, *_candidates(base.config.leaks.attacks, built, named)),
         defenses=(Choice(label=RECORDED, overrides=()), *rungs),
         seed=seed,
         common=tuple(common),
@@ -134,6 +151,14 @@ def recording_audit(source: RunFolder, overrides: Sequence[str], allowed: Sequen
         asked=(str(source.path), *(text for name, text in given.items() if name != "into")),
     )
     return dataclasses.replace(made, source=source.path, unfit=tuple(unfit))
+
+
+def _crafting(source: RunFolder, allowed: Sequence[str]) -> Choice | None:
+    """Return the attack whose weights a run has on record, if it sent weights of its own."""
+    if source.kind == "wiretap":
+        return None
+    played = prepare_replay(source, [], allowed)[0]
+    return Choice(label=played.attack_name, overrides=(KNOWING,)) if played.attack.crafts() else None
 
 
 def _audit(
@@ -147,6 +172,8 @@ def _audit(
     asked: tuple[str, ...],
 ) -> Audit:
     fitting = tuple(one.attack for one in candidates if not one.reason)
+    if not candidates:
+        raise FedsimError("leaks.attacks: expected an attack, got empty lists alone.")
     if not fitting:
         reasons = "; ".join(f"{one.attack.label}: {one.reason}" for one in candidates)
         raise FedsimError(f"leaks: no attack fits this model. {reasons}")
@@ -177,6 +204,16 @@ def _given(overrides: Sequence[str]) -> dict[str, str]:
     return given
 
 
+def _in_force(defenses: Mapping[str, Any], asked: Sequence[str]) -> str:
+    """Name the defenses in force, with the settings that were asked for."""
+    said = []
+    for name in map(str, defenses or {}):
+        start = f"defense.{name}."
+        own = [text.removeprefix(start).replace("=", " ") for text in asked if text.startswith(start)]
+        said.append(f"{name} ({', '.join(own)})" if own else name)
+    return " + ".join(said) or "none"
+
+
 def _top(name: str) -> str:
     return name.partition(".")[0]
 
@@ -186,8 +223,8 @@ def _folder(given: Mapping[str, str], otherwise: Path) -> Path:
 
 
 def _ladder(listed: Any) -> list[Choice]:
-    entries: Any = OmegaConf.to_container(listed)
-    return [defense_choice(entry) for entry in entries if entry != "none"]
+    entries: Any = OmegaConf.to_container(listed) if OmegaConf.is_config(listed) else listed
+    return [defense_choice(entry) for entry in _list("leaks.ladder", entries) if entry != "none"]
 
 
 def _attacked_rounds(rules: Federation) -> list[str]:
@@ -210,20 +247,34 @@ def _on_few_clients(choice: Choice, common: Sequence[str], rules: Federation, se
     return dataclasses.replace(choice, overrides=(*choice.overrides, clients))
 
 
-def _candidates(listed: Any, built: Callable[[Choice], Experiment]) -> Iterator[Candidate]:
-    """Look at every listed attack: does it fit the model, and does it send weights of its own?"""
+def _candidates(
+    listed: Any, built: Callable[[Choice], Experiment], named: Callable[[Choice], object]
+) -> Iterator[Candidate]:
+    """Look at every listed attack; a name that is none is a mistake, not an attack that does not fit."""
     kinds: Any = OmegaConf.to_container(listed)
     for kind, entries in kinds.items():
-        for entry in entries or ():
+        for entry in _list(f"leaks.attacks.{kind}", entries):
             plain = attack_choice(entry)
             attack = dataclasses.replace(plain, overrides=(*plain.overrides, KNOWING))
-            try:
-                found = built(attack)
-                expect_fit(found)
-            except GaveUp as refusal:
-                yield Candidate(attack=attack, kind=kind, reason=str(refusal.__cause__ or refusal))
-            except FedsimError as error:
-                yield Candidate(attack=attack, kind=kind, reason=in_words(error))
-            else:
-                sends, timed = found.attack.crafts(), hasattr(found.attack, "seconds")
-                yield Candidate(attack=attack, kind=kind, sends=sends, timed=timed)
+            named(attack)
+            yield from _looked_at(kind, attack, built)
+
+
+def _looked_at(kind: str, attack: Choice, built: Callable[[Choice], Experiment]) -> Iterator[Candidate]:
+    """Say whether an attack fits the model, and whether it sends weights of its own."""
+    try:
+        found = built(attack)
+        expect_fit(found)
+    except GaveUp as refusal:
+        yield Candidate(attack=attack, kind=kind, reason=str(refusal.__cause__ or refusal))
+    except FedsimError as error:
+        yield Candidate(attack=attack, kind=kind, reason=in_words(error))
+    else:
+        sends, timed = found.attack.crafts(), hasattr(found.attack, "seconds")
+        yield Candidate(attack=attack, kind=kind, sends=sends, timed=timed)
+
+
+def _list(name: str, entries: Any) -> list[Any]:
+    if not isinstance(entries, list):
+        raise FedsimError(f"{name}: expected a list, [NAME,...], got {entries!r}")
+    return entries

@@ -32,7 +32,14 @@ class Progress:
 def find_leaks(audit: Audit) -> RunFolder:
     """Try what fits, the defenses in force first; what is done already is not done again."""
     folder = RunFolder(audit.comparison.folder)
-    settings = {"name": "leaks", "common": sorted(audit.comparison.common)}
+    settings = {
+        "name": "leaks",
+        "common": sorted(audit.comparison.common),
+        "seed": audit.comparison.seeds[0],
+        "defenses": [list(own.overrides) for own in audit.comparison.defenses],
+        "attacks": [list(one.attack.overrides) for one in audit.candidates],
+        "source": str(audit.source or ""),
+    }
     begin_or_go_on(folder, "comparison", yaml.safe_dump(settings, sort_keys=False))
     progress = Progress(folder=folder, skipped=list(audit.unfit))
     with recorded(folder, folder.path.name, lambda: _summary(audit, progress)):

@@ -41,11 +41,13 @@ def right_certificates(guess: Reconstruction, truth: Truth, near: float = NEAR) 
     """Return of every certified example whether it is in the batch, so near; each true one counts once."""
     if guess.certified is None:
         return None
-    shown, true = _rows(guess), truth.images if guess.images is not None else truth.embeddings
+    shown, true = _rows(guess), truth.embeddings if guess.embeddings is not None else truth.images
     if true is None or shown.shape[1:] != true.shape[1:]:
         return None
     rows, goals = shown[guess.certified].double().flatten(1), true.double().flatten(1)
     hit = torch.cdist(rows, goals) <= near * goals.norm(dim=1)
+    if guess.tokens is not None:  # a token is right or wrong
+        hit = (rows[:, None] == goals).all(dim=2)
     right, free = torch.zeros(len(rows), dtype=torch.bool), torch.ones(len(goals), dtype=torch.bool)
     for place in range(len(rows)):
         if len(hits := (hit[place] & free).nonzero()):
@@ -54,6 +56,6 @@ def right_certificates(guess: Reconstruction, truth: Truth, near: float = NEAR) 
 
 
 def _rows(guess: Reconstruction) -> Tensor:
-    shown = guess.images if guess.images is not None else guess.embeddings
+    shown = next((own for own in (guess.images, guess.tokens, guess.embeddings) if own is not None), None)
     assert shown is not None  # a certificate is of something
     return shown

@@ -99,10 +99,12 @@ def _recovered(server: str, tried: Sequence[Tried], behind: str) -> str:
         return f"{server}: no attack of the list fits this model." if tried else ""
     if best := best_of({own.attack: own.figures for own in fitting}):
         return f"{server} recovers, {behind}: {_in_words(best)}."
-    names = listed(own.attack for own in fitting)
-    if not any(own.figures for own in fitting):
-        return f"{server}: nothing could be scored {behind}, of {names}."
-    return f"{server} gets no more than a blind guess {behind}, by {names}."
+    scored = [own.attack for own in fitting if own.figures]
+    others = [own.attack for own in fitting if not own.figures]
+    if not scored:
+        return f"{server}: nothing could be scored {behind}, of {listed(others)}."
+    without = f"; of {listed(others)} there is nothing to score" if others else ""
+    return f"{server} gets no more than a blind guess {behind}, by {listed(scored)}{without}."
 
 
 def _behind(own: Defended, plain: Defended | None, in_force: Defended) -> str:

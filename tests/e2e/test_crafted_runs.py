@@ -22,6 +22,7 @@ def metrics(folder: RunFolder) -> dict[str, float]:
     return folder.summary()["metrics"]
 
 
+@pytest.mark.slow
 def test_crafted_now_and_then_costs_no_accuracy_but_the_rounds_lost(play_small) -> None:
     settings = ("attack=imprint", "attack.directions=3", "attack.levels=1", "attack.every=2")
     settings = (*settings, "federation.clients=1")
@@ -71,6 +72,7 @@ def test_clients_that_look_refuse_by_name_and_the_run_goes_on(play_small, attack
     assert "inspect_weights" in (folder.path / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_honest_rounds_are_not_refused_and_jumps_are(play_small) -> None:
     both = "defense=[inspect_weights,inspect_gradient]"
     honest = play_small(*WIDE, "attack=none", both, "federation.batch_size=12", folder="honest")

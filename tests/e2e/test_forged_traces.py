@@ -97,6 +97,7 @@ def test_traces_that_do_not_hold_are_rejected_with_the_reason(tmp_path: Path) ->
         write_trace(storage, "real", training, {step: replace(batch, images=batch.images + 1e-4)}, [7])
 
 
+@pytest.mark.slow
 def test_batches_that_break_the_rules_of_a_table_or_text_are_no_data(tmp_path: Path, capsys) -> None:
     own = ("data=tabular", "data.train_size=60", "model=softmax", "proof.steps=2", "proof.batch_size=8")
     config = compose([*own, "audit=proof_of_learning", "forgery=[greedy]", "name=test"])
@@ -119,6 +120,7 @@ def test_batches_that_break_the_rules_of_a_table_or_text_are_no_data(tmp_path: P
     assert not any("expected one choice" in line for line in lines if line.startswith("kept"))
 
 
+@pytest.mark.slow
 def test_weights_that_lean_back_to_the_real_ones_after_a_forged_step_are_noticed(
     tmp_path: Path, monkeypatch
 ) -> None:

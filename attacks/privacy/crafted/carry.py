@@ -170,6 +170,5 @@ def _pooled(view: View, kernel: int, stride: int) -> View:
 
 def _refusal(layer: str, why: str) -> FedsimError:
     return FedsimError(
-        f"pixels cannot be carried through {layer!r}: {why}. "
-        "Remedy: model=lenet5, vggmini or mlp; attack=fishing takes any last layer."
+        f"pixels cannot be carried through {layer!r}: {why}. Remedy: model=lenet5, vggmini or mlp."
     )

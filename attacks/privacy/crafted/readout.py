@@ -47,7 +47,7 @@ def find_place(model: nn.Module, task: Task) -> Place:
     if len(chain.names) < 2 or not chain.ends_with_logits:
         raise FedsimError(
             "expected a model with a hidden linear layer whose units can be thresholds, got the linear "
-            f"layers {chain.names}. Remedy: model=mlp or model=lenet5; attack=fishing takes any last layer."
+            f"layers {chain.names}. Remedy: model=mlp or model=lenet5."
         )
     acts = chain.between[0].modules
     if not any(isinstance(act, nn.ReLU) for act in acts):
