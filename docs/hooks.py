@@ -20,6 +20,7 @@ OUTSIDE = {  # in the repository: on the site
     "CONTRIBUTING.md": "project/CONTRIBUTING.md",
     "CHANGELOG.md": "project/CHANGELOG.md",
     "examples/flower-quickstart/README.md": "project/examples/flower-quickstart.md",
+    "examples/flower-finetuning/README.md": "project/examples/flower-finetuning.md",
     "examples/plugin/README.md": "project/examples/plugin.md",
     "examples/attack_your_model.ipynb": "project/examples/attack_your_model.ipynb",
 }
