@@ -41,12 +41,13 @@ def right_certificates(guess: Reconstruction, truth: Truth, near: float = NEAR) 
     """Return of every certified example whether it is in the batch, so near; each true one counts once."""
     if guess.certified is None:
         return None
-    shown, true = _rows(guess), truth.embeddings if guess.embeddings is not None else truth.images
+    shown = _rows(guess)
+    true = truth.embeddings if shown is guess.embeddings else truth.images
     if true is None or shown.shape[1:] != true.shape[1:]:
         return None
     rows, goals = shown[guess.certified].double().flatten(1), true.double().flatten(1)
     hit = torch.cdist(rows, goals) <= near * goals.norm(dim=1)
-    if guess.tokens is not None:  # a token is right or wrong
+    if shown is guess.tokens:  # a token is right or wrong
         hit = (rows[:, None] == goals).all(dim=2)
     right, free = torch.zeros(len(rows), dtype=torch.bool), torch.ones(len(goals), dtype=torch.bool)
     for place in range(len(rows)):

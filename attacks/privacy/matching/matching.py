@@ -114,8 +114,6 @@ class Matching(Attack):
     def check(self, model: nn.Module, task: Task) -> None:
         """Refuse a model whose labels cannot be restored, or whose first layer has no span."""
         self.labels.check(model, task)
-        if self.parametrisation == "rows":
-            Rows(task)
         if self.parametrisation == "span":
             chain = linear_names(model, task)
             expect_image(chain.names[0], chain.begins_with_image)
