@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 from small_settings import SMALL
 from torch import Tensor, nn
 
@@ -20,6 +21,7 @@ from fedsim.core.training import batch_gradient
 from fedsim.core.types import Observation
 from fedsim.data.images import Dataset
 from fedsim.lab.experiment import Experiment, run
+from fedsim.report.figures.drawing import Drawn
 from fedsim.storage.runfolder import RunFolder
 
 os.environ[progress.SETTING] = "off"  # what a slow machine would print is in no test's way
@@ -28,6 +30,18 @@ os.environ[progress.SETTING] = "off"  # what a slow machine would print is in no
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave figures blank where nobody looks at them: drawing is most of what a small run costs."""
+    if request.node.get_closest_marker("drawn") is None:
+        monkeypatch.setattr("fedsim.report.page.as_svg", _blank)
+
+
+def _blank(figure: Figure) -> Drawn:
+    width, height = (round(96 * inches) for inches in figure.get_size_inches())
+    return Drawn(content=b'<svg xmlns="http://www.w3.org/2000/svg"/>', width=width, height=height)
 
 
 @pytest.fixture(scope="session")

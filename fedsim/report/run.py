@@ -1,6 +1,7 @@
 """report.html of one run, made from its folder alone."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import yaml
 from matplotlib.figure import Figure
 
 from fedsim.core.errors import FedsimError, printable, shortened
-from fedsim.core.types import ALL
+from fedsim.core.types import ALL, RoundResult
 from fedsim.metrics.facts import MetricFacts, facts, legend
 from fedsim.report import audit
 from fedsim.report.answers import Answer, Attacked, figures_of, run_answer
@@ -23,6 +24,7 @@ from fedsim.storage.runfolder import RunFolder
 from fedsim.storage.scores import MetricLine, ScoreRow, metric_lines
 from fedsim.storage.status import Status, standing_of
 
+LEARNT = 0.1  # of test accuracy between attacked rounds: what leaks is drawn over it, too
 LISTED = 400  # scores, and faults, in the page; scores.csv has all
 
 
@@ -138,9 +140,10 @@ def _leaks(line: MetricLine, metric: MetricFacts) -> bool:
 
 
 def _curves(folder: RunFolder, scored: list[ScoreRow], kept: Mapping[str, Any] | None) -> dict[str, Figure]:
-    """Draw training and scores over rounds."""
+    """Draw training and scores over rounds, and scores over what the model had learnt by then."""
     figures: dict[str, Figure] = {}
-    if history := folder.history():
+    history = folder.history()
+    if history:
         accuracy = {result.round: result.accuracy for result in history}
         figures["accuracy"] = rounds_figure("test accuracy", accuracy, bounded=True)
         figures["loss"] = rounds_figure("test loss", {result.round: result.loss for result in history})
@@ -149,13 +152,25 @@ def _curves(folder: RunFolder, scored: list[ScoreRow], kept: Mapping[str, Any] |
         for row in scored:
             if row.metric == name:
                 by_round.setdefault(row.round, []).append(row)
-        if metric.leaks and len(by_round) > 1:
-            lines = {r: line for r, own in sorted(by_round.items()) for line in metric_lines(own)}
-            figures[f"scores_{name}"] = rounds_figure(
-                metric.with_unit,
-                {r: line.mean for r, line in lines.items()},
-                bounded=metric.bounded,
-                blind={r: line.baseline for r, line in lines.items() if line.baseline is not None},
-                leaks=[r for r, line in lines.items() if _leaks(line, metric)],
-            )
+        if not metric.leaks or len(by_round) < 2:
+            continue
+        lines = {r: line for r, own in sorted(by_round.items()) for line in metric_lines(own)}
+        draw = functools.partial(
+            rounds_figure,
+            metric.with_unit,
+            {r: line.mean for r, line in lines.items()},
+            bounded=metric.bounded,
+            blind={r: line.baseline for r, line in lines.items() if line.baseline is not None},
+            leaks=[r for r, line in lines.items() if _leaks(line, metric)],
+        )
+        figures[f"scores_{name}"] = draw()
+        if learnt := _learnt(history, list(lines)):
+            figures[f"learnt_{name}"] = draw(accuracy=learnt)
     return figures
+
+
+def _learnt(history: Sequence[RoundResult], attacked: Sequence[int]) -> dict[int, float]:
+    """Return how well the models that attacked rounds sent do on test images; {}: they hardly differ."""
+    known = {result.round + 1: result.accuracy for result in history if result.round + 1 in attacked}
+    apart = len(known) > 2 and max(known.values()) - min(known.values()) > LEARNT
+    return known if apart else {}

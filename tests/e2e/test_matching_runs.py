@@ -16,6 +16,7 @@ def metric(folder: RunFolder, name: str) -> float:
     return float(folder.summary()["metrics"][name])
 
 
+@pytest.mark.drawn
 def test_an_exact_batch_goes_from_round_to_report(play_small) -> None:
     folder = play_small(*IMAGES, "attack=span_matching")
     assert metric(folder, "psnr") > 100
@@ -27,6 +28,7 @@ def test_an_exact_batch_goes_from_round_to_report(play_small) -> None:
     assert "own residual" in page
 
 
+@pytest.mark.drawn
 def test_the_curve_of_the_objective_is_in_the_report(play_small) -> None:
     folder = play_small(*IMAGES, *ONE, "attack=ig", "attack.optimiser.iterations=20")
     trace = folder.guess(1, 0).trace

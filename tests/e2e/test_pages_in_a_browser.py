@@ -20,7 +20,7 @@ from fedsim.report.index import write_index
 from fedsim.report.write import write_report
 from fedsim.storage.runfolder import RunFolder
 
-pytestmark = needs_browser
+pytestmark = [needs_browser, pytest.mark.drawn]
 KINDS = ("run", "images", "sweep", "comparison", "game", "audit")
 TABLES = ("proof", "calibration")  # pages without figures
 PLAYED = tuple(text for text in SMALL if not text.startswith(("name=", "metric=")))

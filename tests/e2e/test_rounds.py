@@ -20,6 +20,7 @@ from fedsim.lab.record import GaveUp
 from fedsim.storage.runfolder import RunFolder
 
 
+@pytest.mark.drawn
 def test_a_run_folder_holds_everything(play_small) -> None:
     folder = play_small("federation.disclose=[num_examples,loss]")
     summary = folder.summary()
@@ -84,10 +85,15 @@ def test_fedavg_replies_with_the_update_of_its_local_steps(play_small, small) ->
         assert torch.allclose(observation.received[name], new - observation.sent[name], atol=1e-6)
 
 
-def test_training_learns(play_small) -> None:
-    rules = ("federation.rounds=40", "federation.server_lr=0.5", "federation.attacked_rounds=[1]")
-    history = play_small(*rules).history()
+@pytest.mark.drawn
+def test_training_learns_and_the_page_shows_what_leaks_meanwhile(play_small) -> None:
+    rules = ("federation.rounds=40", "federation.server_lr=0.5", "federation.attacked_clients=[0]")
+    folder = play_small(*rules, "federation.attacked_rounds=[1,4,40]")
+    history = folder.history()
     assert history[-1].accuracy > 0.9 > history[0].accuracy
+    drawn = (folder.path / "figures" / "learnt_lnacc.svg").read_text()
+    assert "test accuracy of the model that was sent" in drawn
+    assert "Scores as the model learns" in (folder.path / "report.html").read_text()
 
 
 def test_only_attacked_rounds_and_clients_are_kept(play_small) -> None:
@@ -158,6 +164,7 @@ def test_an_attack_gets_the_model_with_what_was_sent_in_runs_and_replays(small, 
     assert replay(experiment, folder, tmp_path / "replay").scores() == folder.scores()
 
 
+@pytest.mark.drawn
 def test_a_model_that_diverges_keeps_a_valid_summary_and_report(play_small) -> None:
     folder = play_small("federation.server_lr=1e38", "federation.rounds=1")
     assert folder.summary()["metrics"]["loss"] is None

@@ -12,6 +12,7 @@ def metric(folder, name: str) -> float:
     return float(folder.summary()["metrics"][name])
 
 
+@pytest.mark.drawn
 def test_every_round_sends_crafted_weights_and_gives_its_batches_away(play_small) -> None:
     folder = play_small(*WIDE, "attack=stein_exact")
     assert metric(folder, "psnr") > 100

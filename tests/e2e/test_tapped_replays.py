@@ -37,6 +37,7 @@ def test_a_replay_with_the_users_model_scores_where_truth_is_known(tmp_path) -> 
     assert "The model is tapped_app.Small" in (folder.path / "report.html").read_text()
 
 
+@pytest.mark.drawn
 def test_the_command_replays_without_truth_shows_guesses_and_says_so(tmp_path, monkeypatch, capsys) -> None:
     federate(Wiretap(FedAvg(), tmp_path / "tap"), client_app())
     (tmp_path / "users_own.py").write_text(USERS_OWN)

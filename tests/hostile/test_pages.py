@@ -36,6 +36,7 @@ from fedsim.storage.games import keep_move
 from fedsim.storage.runfolder import RunFolder
 from fedsim.storage.scores import ScoreRow
 
+pytestmark = pytest.mark.drawn
 MARKUP = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7 * 7 }}&lt;"
 WORDS = {
     "markup": MARKUP,

@@ -126,6 +126,16 @@ def test_red_is_what_beats_a_blind_guess() -> None:
     assert [patch.get_alpha() for patch in heat.axes[0].patches] == [0, 0]  # within chance
 
 
+def test_a_leak_is_drawn_over_the_accuracy_of_what_was_sent() -> None:
+    sent = {1: 0.1, 9: 0.8, 5: 0.9}  # a round may make a model worse
+    (axes,) = rounds_figure(
+        "lnacc", {1: 1.0, 5: 0.4, 9: 0.6}, blind={1: 0.3, 5: 0.3, 9: 0.2}, leaks=[1], accuracy=sent
+    ).axes
+    attack, *_, blind = axes.get_lines()
+    assert attack.get_xydata().tolist() == [[0.1, 1.0], [0.8, 0.6], [0.9, 0.4]]
+    assert blind.get_xydata().tolist() == [[0.1, 0.3], [0.8, 0.2], [0.9, 0.3]]
+
+
 def test_rounding_is_drawn_flat_and_differences_are_not() -> None:
     def heights(values: list[float]) -> tuple[float, float]:
         axes = Figure().subplots()

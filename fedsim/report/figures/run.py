@@ -34,26 +34,34 @@ def rounds_figure(
     bounded: bool = False,
     blind: Mapping[int, float] | None = None,
     leaks: Collection[int] | None = None,
+    accuracy: Mapping[int, float] | None = None,
 ) -> Figure:
     """Draw a figure over rounds; bounded: between 0 and 1; blind: its baseline.
 
-    leaks: it is an attack's, and leaks in these rounds.
+    leaks: it is an attack's, and leaks in these rounds. accuracy: that of the weights that each round began
+    with, to draw it over in place of rounds.
     """
     figure = Figure(figsize=(NARROW, 2.5 + 0.17 * 2 * bool(blind)), layout="constrained")
     axes = figure.subplots()
-    rounds, heights, known = list(values), list(values.values()), blind or {}
+    places = accuracy or {round: float(round) for round in values}
+    order, known = sorted(places, key=lambda round: places[round]), blind or {}
+    rounds, heights = [places[round] for round in order], [values[round] for round in order]
     if leaks is None:
         axes.plot(rounds, heights, color=PLAIN, marker="o" if len(rounds) < 40 else "", ms=4)
     else:
-        marked(axes, rounds, heights, [r in leaks for r in rounds])
+        marked(axes, rounds, heights, [round in leaks for round in order])
     if known:
-        axes.plot(list(known), list(known.values()), ls="--", lw=1.2, color=BLIND, label="blind guess")
+        guessed = [(x, known[round]) for x, round in zip(rounds, order, strict=True) if round in known]
+        axes.plot(*zip(*guessed, strict=True), ls="--", lw=1.2, color=BLIND, label="blind guess")
         figure.legend(loc="outside lower left", frameon=False, fontsize=SMALL)
     settle(axes, [*heights, *known.values()])
     if bounded:
         axes.set_ylim(min(0.0, 1.05 * min(heights)), 1.05)
-    axes.set_xlabel("round")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if accuracy:
+        axes.set_xlabel("test accuracy of the model that was sent")
+    else:
+        axes.set_xlabel("round")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     titled(figure, title)
     clean(axes)
     return figure
