@@ -15,6 +15,7 @@ from fedsim.core.errors import FedsimError
 from fedsim.core.version import __version__
 
 if TYPE_CHECKING:
+    from fedsim.api.canaries import canaries
     from fedsim.api.choose import attack, dataset, defense, metric, model
     from fedsim.api.comparisons import compare
     from fedsim.api.observe import observation, observe
@@ -51,6 +52,7 @@ __all__ = [
     "Wiretap",
     "__version__",
     "attack",
+    "canaries",
     "compare",
     "dataset",
     "defense",
@@ -68,6 +70,7 @@ __all__ = [
 ]
 
 _HOMES = {  # as above, for whoever runs and does not check types; a test holds them together
+    "fedsim.api.canaries": ("canaries",),
     "fedsim.api.choose": ("attack", "dataset", "defense", "metric", "model"),
     "fedsim.api.comparisons": ("compare",),
     "fedsim.api.observe": ("observation", "observe"),

@@ -21,6 +21,7 @@ class Clip(Defense):
         """Set the bound; scope: `model`, or `tensor` for each by itself."""
         self.max_norm = number("defense.clip.max_norm", max_norm, above=0)
         self.scope = one_of("defense.clip.scope", scope, SCOPES)
+        self.longest = self.max_norm if self.scope == "model" else None
 
     def on_reply(self, reply: Weights, kind: Kind, generator: Generator) -> Weights:
         """Clip."""

@@ -27,6 +27,8 @@ class Noise(Defense):
         self.sigma = number("defense.noise.sigma", sigma, least=0)
         self.distribution = one_of("defense.noise.distribution", distribution, DISTRIBUTIONS)
         self.relative = switch("defense.noise.relative", relative)
+        fixed = self.distribution == "gaussian" and not self.relative
+        self.gaussian = self.sigma if fixed else 0.0
 
     def on_reply(self, reply: Weights, kind: Kind, generator: Generator) -> Weights:
         """Add fresh noise."""

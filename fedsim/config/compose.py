@@ -1,6 +1,7 @@
 """From overrides to a plain config, by Hydra: the only place that composes."""
 
 import functools
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -69,10 +70,23 @@ def _expected(config: DictConfig) -> tuple[Expectation, ...]:
 
 def parsed(overrides: Sequence[str]) -> list[Override]:
     """Read overrides as Hydra does."""
-    try:
-        return OverridesParser.create().parse_overrides(list(overrides))
-    except HydraException as error:
-        raise FedsimError(str(error)) from error
+    reader, found = OverridesParser.create(), list[Override]()
+    for text in overrides:
+        try:
+            found.append(reader.parse_override(text))
+        except HydraException as error:
+            raise FedsimError(_unreadable(text, str(error))) from error
+    return found
+
+
+def _unreadable(text: str, said: str) -> str:
+    """Say how a value is written that Hydra's grammar does not take as it stands."""
+    name, is_setting, value = text.partition("=")
+    if not is_setting:
+        return f"expected KEY=VALUE, got {text!r}"
+    again = f"{name}={quoted(value)}"
+    again = shlex.quote(again) if set('"$`\\!') & set(again) else f'"{again}"'
+    return f"{text}: {said.partition(chr(10))[0]}. Remedy, if the value is one text: {again}"
 
 
 def key(override: Override) -> str:
@@ -117,6 +131,8 @@ def compose_hydra(overrides: Sequence[str]) -> DictConfig:
                 f"{override.input_line}: no setting {top!r}.{suggestion(top, known_keys())} "
                 "Remedy: fedsim --cfg shows them all."
             )
+        if key(override) in LISTED:
+            _check_names(override)
     reach_working_folder()
     _register_classes(given)
     GlobalHydra.instance().clear()
@@ -165,6 +181,25 @@ def _register_classes(overrides: Iterable[Override]) -> None:
                 ConfigStore.instance().store(
                     group=group, name=name, node=node_of(group, name), package=key_of(group, name)
                 )
+
+
+def _check_names(override: Override) -> None:
+    """Refuse what Hydra stumbles over, or silently takes for one: expected are names, each once."""
+    group, value = key(override), override.value()
+    for chosen in value.list if isinstance(value, ChoiceSweep) else [value]:
+        for item in chosen if isinstance(chosen, list) else []:
+            if isinstance(item, dict):
+                name = next(iter(item), "NAME")
+                raise FedsimError(
+                    f"{group}: expected a list of names, got {item!r}. "
+                    f"Remedy: '{group}=[{name}]' and its settings by themselves: {group}.{name}.SETTING=VALUE"
+                )
+        names_of = list(_names_in(chosen))
+        if twice := [name for name in names_of if names_of.count(name) > 1]:
+            raise FedsimError(
+                f"{group}: expected each name once, got {twice[0]!r} twice. Remedy: a second yaml of the "
+                "same class, under a name of its own."
+            )
 
 
 def _names_in(value: object) -> Iterator[str]:

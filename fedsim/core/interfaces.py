@@ -107,6 +107,9 @@ class Defense:
     masks: bool = False  # by masks on the replies, which cancel in it; otherwise the sum is computed as it is
     neighbours: int | None = None  # that a client shares masks with; None: as many as SecAgg+ asks for
     inspects: bool = False  # it changes nothing, and refuses to answer what looks crafted
+    delta: float = 1e-5  # that its epsilon is for
+    longest: float | None = None  # l2 norm that no reply exceeds after it, whatever the data; None: any
+    gaussian: float = 0.0  # deviation of the Gaussian noise that it adds to every entry, whatever the data
     looks_back: bool = False  # on_sent compares with what this client was sent before
 
     def rules(self, federation: Federation) -> Federation:

@@ -26,6 +26,7 @@ from fedsim.flower.nodes import REFUSED
 from fedsim.flower.server import server_app
 from fedsim.flower.setups import ClientSetup, ServerSetup
 from fedsim.flower.states import ClientStates
+from fedsim.lab.accounting import budgets
 from fedsim.lab.assess import FAULT, assess, fault_row
 from fedsim.lab.record import GaveUp, recorded
 from fedsim.lab.tracking import Tracked, tracked
@@ -189,8 +190,7 @@ def summarise(experiment: Experiment, folder: RunFolder) -> dict[str, Any]:
             metrics |= {"rounds_to_target": reached[0].round, "seconds_to_target": reached[0].seconds}
     metrics |= verdict_rates(folder.verdicts(), folder.malicious())
     metrics |= noticed_rates(experiment, folder)
-    if (epsilon := _epsilon(experiment, folder)) is not None:
-        metrics["epsilon"] = epsilon
+    metrics |= budgets(experiment, folder)
     return {
         "attack": experiment.attack_name,
         "metrics": {name: value if math.isfinite(value) else None for name, value in metrics.items()},
@@ -226,23 +226,3 @@ def noticed_rates(experiment: Experiment, folder: RunFolder) -> dict[str, float]
     asked = sum(len(rules.participants(experiment.seed, round)) for round in rounds)
     refused = sum(fault.reason.startswith(REFUSED) for fault in folder.faults())
     return {"noticed": refused / asked}
-
-
-def _epsilon(experiment: Experiment, folder: RunFolder) -> float | None:
-    """Return the differential privacy that the run promises the client with the fewest images.
-
-    Poisson batches have the amplification that accountants compute. Those without replacement are disjoint
-    within an epoch, so an example counts once an epoch, unamplified. Of others nothing is promised.
-    """
-    rules, sizes = experiment.federation, folder.share_sizes()
-    told = {"loss", "class_counts"} & set(rules.disclose)  # in the clear, beside what is private
-    if not sizes or told or rules.labels != "natural" or rules.sampling == "with_replacement":
-        return None
-    fewest, steps, replaced = min(sizes), rules.rounds * rules.local_steps, rules.sampling != "poisson"
-    rate = min(1.0, rules.batch_size / fewest)
-    if replaced:
-        rate, steps = 1.0, math.ceil(steps / (fewest // min(rules.batch_size, fewest)))
-    promised = [
-        defense.epsilon(sample_rate=rate, steps=steps, replaced=replaced) for defense in experiment.defenses
-    ]
-    return min((epsilon for epsilon in promised if epsilon is not None), default=None)

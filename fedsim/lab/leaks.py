@@ -84,12 +84,13 @@ def _behind(
     played = audit.source or trainings[0].path
     batches = max(1, RunFolder(played).count_observations())
     timed = {one.attack.label for one in audit.candidates if one.timed}
-    jobs = audit.attacks(defense, attacks)  # fewer than attacks where the training failed
-    for left, job, own in zip(range(len(jobs), 0, -1), jobs, attacks, strict=False):
+    for left, own in zip(range(len(attacks), 0, -1), attacks, strict=True):
         share = max(1.0, (deadline - time.monotonic()) / left)
         limit = f"attack.seconds={max(1, round(SEARCHING * share / batches))}"
-        limited = dataclasses.replace(job, overrides=(*job.overrides, limit)) if own.label in timed else job
-        progress.problems += run_missing([limited], f"{own.label}, {defense.label}", None)
+        limits = (limit,) if own.label in timed else ()
+        for job in audit.attacks(defense, [own]):  # none where the training failed
+            limited = dataclasses.replace(job, overrides=(*job.overrides, *limits))
+            progress.problems += run_missing([limited], f"{own.label}, {defense.label}", None)
 
 
 def _summary(audit: Audit, progress: Progress) -> dict[str, Any]:

@@ -168,6 +168,14 @@ COSTS = (
         "Differential privacy that the whole run promises each client's examples.",
         highest=False,
     ),
+    _cost(
+        "client_epsilon",
+        "privacy budget of a client",
+        "epsilon",
+        "Differential privacy that the whole run promises a client, had it other data altogether (delta "
+        "1e-5): of clip and then Gaussian noise.",
+        highest=False,
+    ),
     _cost("seconds", "time", "seconds", "From first round to last score, by the clock.", highest=False),
     _cost(
         "rounds_to_target",

@@ -19,7 +19,16 @@ from fedsim.storage.comparison import read_cells
 from fedsim.storage.heading import CONFIG_FILE
 from fedsim.storage.runfolder import RunFolder
 
-COSTS = ("accuracy", "loss", "bytes", "epsilon", "rounds_to_target", "seconds_to_target", "seconds")
+COSTS = (
+    "accuracy",
+    "loss",
+    "bytes",
+    "epsilon",
+    "client_epsilon",
+    "rounds_to_target",
+    "seconds_to_target",
+    "seconds",
+)
 AUDITED = ("detection", "false_rejects", "recomputed", "audit_bytes")
 
 

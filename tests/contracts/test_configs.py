@@ -54,7 +54,7 @@ ONE_IMAGE = {"rgap", "gauss_newton", "head_peeling"}
 FIGURES = {  # beside a run's own metrics
     "run": {
         *("accuracy", "loss", "detection", "false_rejects", "recomputed", "epsilon", "rounds_to_target"),
-        "noticed",
+        *("noticed", "client_epsilon"),
     },
     "game": {
         *(

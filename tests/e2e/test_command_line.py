@@ -134,6 +134,9 @@ MORE_MISTAKES = [
     (["device=tpu9"], "device: expected cpu or cuda"),
     (["model=vgg11"], "model vgg11 does not take images of shape (1, 28, 28)"),
     (["defense=[noise]", "defense.noise.sigma=-1"], "defense.noise.sigma: expected a number"),
+    (["defense=[{noise: {sigma: 5}}]"], "settings by themselves: defense.noise.SETTING=VALUE"),
+    (["defense=[clip,clip]"], "defense: expected each name once, got 'clip' twice"),
+    (["name=größe"], """Remedy, if the value is one text: "name='größe'\""""),
 ]
 
 

@@ -1,9 +1,12 @@
 """Defenses inside Flower rounds: order, bytes, epsilon, and what happens when one breaks the reply."""
 
+import math
+
 import pytest
 import torch
 
 from fedsim.core.errors import FedsimError
+from fedsim.core.gaussian_privacy import epsilon_of
 from fedsim.core.interfaces import Attack, Defense
 from fedsim.defenses.privacy.dp import DP
 from fedsim.defenses.privacy.sparsify import sparsify
@@ -36,7 +39,9 @@ def test_a_private_run_says_its_epsilon(play_small) -> None:
     strong = play_small("defense=[dp]", "defense.dp.sigma=4", folder="strong")
     weak = play_small("defense=[dp]", "defense.dp.sigma=0.5", folder="weak")
     assert 0 < metrics(strong)["epsilon"] < metrics(weak)["epsilon"]
-    assert "epsilon" not in metrics(play_small("defense=[noise]", folder="noise"))
+    assert not {"epsilon", "client_epsilon"} & set(metrics(play_small("defense=[noise]", folder="noise")))
+    clients = metrics(play_small("defense=[clip,noise]", "defense.noise.sigma=4", folder="clients"))
+    assert clients["client_epsilon"] == pytest.approx(epsilon_of(2 * math.sqrt(2) / 4, 1e-5))  # two rounds
 
 
 @pytest.mark.slow
