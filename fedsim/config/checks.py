@@ -33,6 +33,9 @@ def check_top_level(config: DictConfig) -> None:
         device = torch.device(config.device)
     except RuntimeError as error:
         raise FedsimError(f"device: expected cpu or cuda, got {config.device!r}") from error
+    if device.type not in ("cpu", "cuda"):
+        more = ": it has no float64, which exact attacks need" if device.type == "mps" else ""
+        raise FedsimError(f"device: expected cpu or cuda, got {config.device!r}{more}. Remedy: device=cpu.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise FedsimError("device=cuda: torch finds no GPU here. Remedy: device=cpu.")
 

@@ -132,6 +132,7 @@ MORE_MISTAKES = [
     (["+attack.depth=2"], "takes no argument 'depth'"),
     (["seed=abc"], "seed: expected a whole number, got 'abc'"),
     (["device=tpu9"], "device: expected cpu or cuda"),
+    (["device=mps"], "device: expected cpu or cuda, got 'mps': it has no float64"),
     (["model=vgg11"], "model vgg11 does not take images of shape (1, 28, 28)"),
     (["defense=[noise]", "defense.noise.sigma=-1"], "defense.noise.sigma: expected a number"),
     (["defense=[{noise: {sigma: 5}}]"], "settings by themselves: defense.noise.SETTING=VALUE"),
