@@ -3,6 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := -m pip install --quiet --disable-pip-version-check
+# Files with tests of a mark: each process that runs them reads these alone, not the whole suite.
+MARKED = $(shell grep -rl --include='test_*.py' 'mark\.$(1)' tests)
+# Where it is set, every process compiles every test again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help run test test-slow test-all test-kernels test-lowest figures figures-quick check format bench mutants constraints docs clean
 .DEFAULT_GOAL := help
@@ -30,13 +34,13 @@ test: $(VENV)/.dev  ## run the tests of every capability (about six minutes on t
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow"
 
 test-slow: $(VENV)/.dev  ## run the others: Ray and deployment in full, signals, sweeps elsewhere, long searches
-	$(BIN)/python -m pytest -n 4 --dist worksteal -m slow
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m slow $(call MARKED,slow)
 
 test-all: test test-slow  ## run all tests
 
 test-kernels: $(VENV)/.dev  ## run the tests of rounding as older and newer CPUs would compute them
-	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(BIN)/python -m pytest -n 2 -m kernels
-	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest -n 2 -m kernels
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(BIN)/python -m pytest -n 2 -m kernels $(call MARKED,kernels)
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest -n 2 -m kernels $(call MARKED,kernels)
 
 test-lowest:  ## run the fast tests with the oldest versions that pyproject.toml admits
 	$(PYTHON) -m venv --clear build/lowest
