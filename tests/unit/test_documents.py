@@ -12,6 +12,7 @@ from documents import OTHERS, PAGES, README, ROOT, TUTORIAL, anchors, commands, 
 
 import fedsim
 from fedsim.commands.cli import fedsim as command_line
+from fedsim.config.catalog import GROUPS, names
 from fedsim.config.compose import composed, unvaried
 from fedsim.config.keys import group_keys, top_level_keys, yamls
 from fedsim.lab.compare import comparison_of
@@ -187,6 +188,12 @@ def test_a_key_says_what_the_constructor_checks(
 def test_every_public_name_is_in_the_reference() -> None:
     text = (ROOT / "docs" / "reference" / "python.md").read_text()
     assert sorted(re.findall(r"^::: fedsim\.(\w+)$", text, re.MULTILINE)) == sorted(fedsim.__all__)
+
+
+@pytest.mark.parametrize("group", [group for group in GROUPS if group not in ("experiment", "tracking")])
+def test_the_guide_names_every_choice(group: str) -> None:
+    (row,) = re.findall(rf"^\| `{group}` \| (.*) \|$", (ROOT / "docs" / "guide.md").read_text(), re.MULTILINE)
+    assert set(names(group)) <= set(re.findall(r"`(\w+)`", row))
 
 
 def test_every_command_and_experiment_is_in_the_reference(site: ModuleType) -> None:
