@@ -62,10 +62,12 @@ def threat_model(config: dict[str, Any], sizes: Collection[int] = ()) -> str:
         return (
             start if choices["attack"] == "none" else f"{start} The server attacks with {choices['attack']}."
         )
+    attacked = choices["attack"] != "none"
     return (
-        f"A malicious server trains {choices['model']} on {choices['data']} with {clients} for {rounds}; "
-        f"each client answers with {reply}{norm}, behind {defenses}, and discloses {told}; "
-        f"the server then attacks what it saw with {choices['attack']}."
+        f"A {'malicious ' if attacked else ''}server trains {choices['model']} on {choices['data']} with "
+        f"{clients} for {rounds}; each client answers with {reply}{norm}, behind {defenses}, "
+        f"and discloses {told}"
+        + (f"; the server then attacks what it saw with {choices['attack']}." if attacked else ".")
     )
 
 

@@ -43,6 +43,7 @@ def test_a_run_folder_holds_everything(play_small) -> None:
         assert (folder.path / name).stat().st_size > 100
     page = (folder.path / "report.html").read_text()
     assert "A malicious server trains softmax on synthetic" in page
+    assert "then attacks what it saw with ilrg" in page
     assert page.count("data:image/svg") >= 7
     assert "http" not in page.replace("http://www.w3.org", "")  # self-contained
 
