@@ -7,9 +7,7 @@ Nasr et al., Tight Auditing of Differentially Private Machine Learning (2023), f
 import math
 from statistics import NormalDist
 
-from scipy.optimize import brentq
-from scipy.special import log_ndtr
-from scipy.stats import beta
+from scipy.special import betaincinv, log_ndtr
 
 NORMAL = NormalDist()
 
@@ -30,12 +28,16 @@ def epsilon_of(mu: float, delta: float) -> float:
 
     if excess(0.0) <= 0:
         return 0.0
-    return float(brentq(excess, 0.0, mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta)) + 1))
+    low, high = 0.0, mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta)) + 1
+    for _ in range(100):  # bisected: scipy's solvers take a second to import, in every process
+        middle = (low + high) / 2
+        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+    return high
 
 
 def at_most(errors: int, trials: int, confidence: float) -> float:
     """Return the rate that so many errors speak for at most (Clopper and Pearson)."""
-    return 1.0 if errors >= trials else float(beta.ppf(confidence, errors + 1, trials - errors))
+    return 1.0 if errors >= trials else float(betaincinv(errors + 1, trials - errors, confidence))
 
 
 def least_epsilon(false_positives: float, false_negatives: float, delta: float) -> float:
