@@ -43,7 +43,7 @@ def _of_examples(experiment: "Experiment", folder: RunFolder) -> float | None:
 
 
 def _of_clients(experiment: "Experiment") -> float | None:
-    """Return what is promised to a client that had other data altogether, and was asked most often.
+    """Return what is promised to a client that had as many other examples instead, and was asked most often.
 
     Its replies differ by at most twice their longest length, behind the noise of each round.
     """

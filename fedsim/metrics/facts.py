@@ -172,8 +172,8 @@ COSTS = (
         "client_epsilon",
         "privacy budget of a client",
         "epsilon",
-        "Differential privacy that the whole run promises a client, had it other data altogether (delta "
-        "1e-5): of clip and then Gaussian noise.",
+        "Differential privacy that the whole run promises a client, had it as many other examples "
+        "instead (delta 1e-5): of clip and then Gaussian noise.",
         highest=False,
     ),
     _cost("seconds", "time", "seconds", "From first round to last score, by the clock.", highest=False),
