@@ -62,9 +62,9 @@ class Adam(Optimiser):
         means = [torch.zeros_like(variable) for variable in variables]
         squares = [torch.zeros_like(variable) for variable in variables]
         for iteration in range(self.iterations):
-            value, slopes = problem.value_and_slopes(variables)
-            watch.see(value, variables)
             done = iteration / self.iterations
+            value, slopes = problem.value_and_slopes(variables, done)
+            watch.see(value, variables)
             if self.sign == "hard":
                 slopes[0].sign_()  # of the images alone: label vectors have no box to stay in
             elif self.sign == "soft":

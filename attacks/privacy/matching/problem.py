@@ -17,6 +17,7 @@ from fedsim.models.batch_norm import set_batch_norm
 
 Variables = list[Tensor]  # the point, and the label logits when they are searched for too
 Slopes = Callable[[Weights, Tensor, Tensor], Sequence[Tensor]]  # of the loss by the weights
+Loss = Callable[[Tensor, Tensor], Tensor]  # of logits and labels, right after the model gave them
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,9 +41,13 @@ class Problem:
     parametrisation: Pixels
     distance: Distance
     penalties: tuple[Penalty, ...]
+    loss: Loss = functional.cross_entropy
 
-    def value_and_slopes(self, variables: Variables) -> tuple[float, list[Tensor]]:
-        """Return the objective, as its mean over the candidates, with the penalties; and its derivatives."""
+    def value_and_slopes(self, variables: Variables, done: float = 1.0) -> tuple[float, list[Tensor]]:
+        """Return the objective, as its mean over the candidates, with the penalties; and its derivatives.
+
+        done: the share of the search that is over.
+        """
         for variable in variables:
             variable.requires_grad_(True)
         images, labels = self.parametrisation.images(variables[0]), self.labels_of(variables)
@@ -67,7 +72,7 @@ class Problem:
                 outputs += guess
                 derivatives += slopes
         for penalty in self.penalties:
-            value, output, derivative = penalty(grouped)
+            value, output, derivative = penalty(grouped, done)
             outputs.append(output)
             derivatives.append(derivative)
             total += value
@@ -122,7 +127,7 @@ class Problem:
         values = tuple(weights.values())
         own = weights is self.weights  # called plainly: functional_call costs a tenth
         logits = self.model(pixels) if own else functional_call(self.model, dict(weights), (pixels,))
-        loss = functional.cross_entropy(logits, labels)
+        loss = self.loss(logits, labels)
         return torch.autograd.grad(loss, values, create_graph=True, materialize_grads=True)
 
 
