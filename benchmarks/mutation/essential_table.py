@@ -125,7 +125,7 @@ TABLE = [
         "Span.images",
         "return (point @ self.basis).view(-1, *self.shape)",
     ),
-    ("attack/stein_matching", MATCHING + "matching.py", "Matching._begin_with", "return None"),
+    ("attack/stein_matching", MATCHING + "within.py", "found_by", "return None"),
     (
         "attack/stein",
         STEIN + "decomposition.py",

@@ -12,6 +12,12 @@ SPREAD = 0.5  # of images in [-1, 1], roughly: what the scaling assumes
 REDUCTION = 8  # the coarsest of the four resolutions: sides are padded to a multiple of it
 
 
+def loss_weight(deviation: Tensor) -> Tensor:
+    """Return the weight of a squared error at a level of noise that makes all levels count alike."""
+    level = 2 * deviation
+    return 4 * (level.square() + SPREAD**2) / (level * SPREAD).square()
+
+
 class Denoiser(nn.Module):
     """A U-Net that returns the mean of the images, in [0, 1], that could be behind a noisy one."""
 

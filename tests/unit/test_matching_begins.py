@@ -19,7 +19,8 @@ from fedsim.attacks.privacy.matching.labels import (
     _in_turn,
     agreeing,
 )
-from fedsim.attacks.privacy.matching.matching import TRACE, Matching, _thinned
+from fedsim.attacks.privacy.matching.matching import Matching
+from fedsim.attacks.privacy.matching.outcome import TRACE, _thinned, reconstruction
 from fedsim.attacks.privacy.matching.objectives import Euclidean
 from fedsim.attacks.privacy.matching.optimisers import Adam
 from fedsim.attacks.privacy.matching.starts import Normal, Uniform

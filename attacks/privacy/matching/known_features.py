@@ -41,7 +41,8 @@ class KnownFeatures:
         """Return the squared error of each image's features, relative to their length, as a mean."""
         seen = torch.stack(self.entering[-len(images) :])[:, : len(self.inputs)]
         self.entering.clear()
-        gaps = (seen - self.inputs).square().sum(dim=2) / self.inputs.square().sum(dim=1)
+        lengths = self.inputs.square().sum(dim=1)
+        gaps = (seen - self.inputs).square().sum(dim=2) / lengths.clamp(min=1e-3 * float(lengths.mean()))
         value = self.weight * gaps.mean()
         return float(value.detach()), value, None
 
@@ -61,7 +62,8 @@ def known_features(
         ) from error
     sample = next(model.parameters())
     inputs = found.embeddings[:size].to(sample)
-    inputs = inputs[inputs.any(dim=1)]
+    if not bool(inputs.any()):
+        return None
     labels = found.labels[: len(inputs)].to(sample.device)
     probe = torch.rand(2, *task.input_shape, generator=torch.Generator().manual_seed(0)).to(sample)
     entering, forced = list[Tensor](), inputs.detach().requires_grad_()
