@@ -57,10 +57,6 @@ def check_public_images(attack: Attack, train: Images) -> None:
             )
 
 
-def priors_of(attack: Attack) -> list[str]:
-    """Return what the learnt priors of an attack were learnt from, in words."""
-    found = [part.name for part in _public_images(attack, set()) if isinstance(part, LearntPrior)]
-    return list(dict.fromkeys(found))
 
 
 def _public_images(part: object, visited: set[int]) -> Iterator[PublicImages | LearntPrior]:

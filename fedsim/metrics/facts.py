@@ -168,6 +168,17 @@ COSTS = (
         "Differential privacy that the whole run promises each client's examples.",
         highest=False,
     ),
+    *(
+        _cost(
+            f"{name}_prior_alone",
+            f"{OURS[name].title} by the prior alone",
+            OURS[name].unit,
+            f"{name} of what the attack's learnt prior makes of a batch without its gradient.",
+            highest=OURS[name].highest,
+            bounded=OURS[name].bounded,
+        )
+        for name in ("psnr", "ssim", "lpips")
+    ),
     _cost("seconds", "time", "seconds", "From first round to last score, by the clock.", highest=False),
     _cost(
         "rounds_to_target",

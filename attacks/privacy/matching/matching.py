@@ -86,6 +86,7 @@ class Matching(Attack):
         self.start = start
         self.optimiser = optimiser
         self.priors = tuple(priors)
+        self.prior = ", ".join(prior.learnt.name for prior in self.priors if isinstance(prior, Learnt))
         self.first, self.features = first, features
         if features is not None and isinstance(labels, Joint):
             raise FedsimError("attack.features: they have labels. Remedy: labels of a label attack, not Joint.")
