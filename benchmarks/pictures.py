@@ -1,7 +1,7 @@
 """Pictures behind convolutions: mean PSNR beside the baseline and the prior alone, with intervals.
 
-python benchmarks/pictures.py --model lenet5 --size 4 --batches 10 [--attack feature_inversion] [KEY=VALUE ...]
-Settings are the attack's. Every batch has a model of its own, untrained; images are CIFAR-10's (embedded).
+python benchmarks/pictures.py --model lenet5 --size 4 --batches 10 [--attack NAME] [KEY=VALUE ...]
+Settings are the run's. Every batch has a model of its own, untrained; images are CIFAR-10's (embedded).
 """
 
 import argparse
@@ -67,7 +67,11 @@ def main() -> None:
         truth = Truth(round=1, client=0, images=images, labels=labels)
         public = labelled(data.test, shuffled(data.test)[:PUBLIC]).images
         prior = blind_prior(
-            truth, rules=rules_of(experiment.federation), frequencies=(0.1,) * 10, mean=data.task.mean, public=[public]
+            truth,
+            rules=rules_of(experiment.federation),
+            frequencies=(0.1,) * 10,
+            mean=data.task.mean,
+            public=[public],
         )
         score = scored(PSNR(), guess, truth, with_prior_alone(prior, guess))
         assert score is not None

@@ -7,7 +7,7 @@ from fedsim.commands.settings import settings
 
 @click.group("prior", short_help="learn a prior for attacks from public images")
 def command() -> None:
-    """Learn what pictures look like from public ones, for attacks that fill in what a gradient leaves open."""
+    """Learn from public images what pictures look like, for attacks: they fill in what gradients leave."""
 
 
 @command.command("train", short_help="train a denoiser, and write it with what it was learnt from")
@@ -15,8 +15,8 @@ def command() -> None:
 def train(overrides: tuple[str, ...]) -> None:
     """Train a denoiser on images that no client owns, and write it as safetensors: data=... prior.file=FILE.
 
-    With it stand the data's name, split and digest, and the images' fingerprints: runs whose clients own one of
-    them refuse the prior. Attacks take it as file= of the prior Learnt. Some minutes on one core.
+    With it stand the data's name, split and digest, and the images' fingerprints: runs whose clients own
+    one of them refuse the prior. Attacks take it as file= of their prior. Some minutes on one core.
     """
     import torch
 
@@ -32,9 +32,7 @@ def train(overrides: tuple[str, ...]) -> None:
     torch.set_num_threads(config.threads)
     data = dataset_of(config)
     images = public_images(data=data, size=size, split=split, seed=config.seed).images
-    network, denoised = train_prior(
-        images, width=width, steps=steps, batch_size=batch_size, seed=config.seed
-    )
+    network, denoised = train_prior(images, width=width, steps=steps, batch_size=batch_size, seed=config.seed)
     name = str(config.choices.data)
     write_prior(file, network, images, denoised, data=name, split=split, seed=config.seed, steps=steps)
     print(f"learnt from {len(images)} {split} images of {name}; on others, PSNR in dB by noise:")

@@ -57,8 +57,6 @@ def check_public_images(attack: Attack, train: Images) -> None:
             )
 
 
-
-
 def _public_images(part: object, visited: set[int]) -> Iterator[PublicImages | LearntPrior]:
     """Find the public images of a part and of the parts within it, and what was learnt from such."""
     if id(part) in visited or isinstance(part, (Tensor, nn.Module, type)):

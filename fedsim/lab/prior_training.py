@@ -19,7 +19,11 @@ from fedsim.storage.files import write_whole
 from fedsim.storage.tensors import tensor_bytes
 
 LOWEST, HIGHEST = 0.015, 3.0  # noise that it learns to take away, in grey levels of 1
-RATE, WARMUP, REMEMBERED = 2e-3, 50, 0.01  # Adam's step, its first steps, share of each in the mean of weights
+RATE, WARMUP, REMEMBERED = (
+    2e-3,
+    50,
+    0.01,
+)  # Adam's step, its first steps, share of each in the mean of weights
 HELD_OUT = 0.1  # of the images, to say how well it does on others
 MOVED = 8  # an image is moved by at most one in so many of its pixels
 LEVELS = (0.03, 0.1, 0.3, 1.0)  # of noise, for that

@@ -1,8 +1,10 @@
 """A small denoiser of images: what pictures look like, learnt from public ones, as a prior for attacks.
 
-Papers: Ronneberger et al., U-Net (MICCAI 2015); Karras et al., Elucidating the Design Space of Diffusion-Based
-Generative Models (NeurIPS 2022) for how its input and output are scaled by the level of noise.
+Papers: Ronneberger et al., U-Net (MICCAI 2015); Karras et al., Elucidating the Design Space of
+Diffusion-Based Generative Models (NeurIPS 2022) for how input and output are scaled by the noise.
 """
+
+import itertools
 
 import torch
 from torch import Tensor, nn
@@ -29,18 +31,17 @@ class Denoiser(nn.Module):
         self.enter = nn.Conv2d(4 * channels + 1, width, 3, padding=1)
         self.down = nn.ModuleList(Block(size) for size in inside)
         self.shrink = nn.ModuleList(
-            nn.Conv2d(fine, coarse, 2, stride=2) for fine, coarse in zip(inside, inside[1:], strict=False)
+            nn.Conv2d(fine, coarse, 2, stride=2) for fine, coarse in itertools.pairwise(inside)
         )
         self.grow = nn.ModuleList(
-            nn.ConvTranspose2d(coarse, fine, 2, stride=2)
-            for fine, coarse in zip(inside, inside[1:], strict=False)
+            nn.ConvTranspose2d(coarse, fine, 2, stride=2) for fine, coarse in itertools.pairwise(inside)
         )
         self.up = nn.ModuleList(Block(size) for size in inside)
         self.leave = nn.Conv2d(width, 4 * channels, 3, padding=1)
         nn.init.zeros_(self.leave.weight)
 
     def forward(self, noisy: Tensor, deviation: Tensor) -> Tensor:
-        """Return the images behind noisy ones (N, C, H, W); deviation: (N,) of the noise, in grey levels of 1."""
+        """Return the images behind noisy ones (N, C, H, W); deviation: (N,) of the noise."""
         level = (2 * deviation).view(-1, 1, 1, 1).to(noisy)
         centred, scale = 2 * noisy - 1, (level.square() + SPREAD**2).sqrt()
         kept, moved = SPREAD**2 / scale.square(), level * SPREAD / scale

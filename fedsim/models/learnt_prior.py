@@ -50,7 +50,7 @@ def _read(path: Path) -> LearntPrior:
     if not path.is_file():
         raise FedsimError(f"no such file: {path}. Remedy: a prior made by `fedsim prior train`.")
     try:
-        with safe_open(str(path), framework="pt") as stored:  # type: ignore[no-untyped-call]
+        with safe_open(str(path), framework="pt") as stored:
             notes = json.loads(dict(stored.metadata() or {}).get("notes", "{}"))
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
         fingerprints = tensors.pop(FINGERPRINTS)
@@ -62,6 +62,4 @@ def _read(path: Path) -> LearntPrior:
         raise FedsimError(
             f"{path}: no prior ({type(error).__name__}: {error}). Remedy: one made by `fedsim prior train`."
         ) from error
-    return LearntPrior(
-        network=network.eval().requires_grad_(False), fingerprints=fingerprints, notes=notes
-    )
+    return LearntPrior(network=network.eval().requires_grad_(False), fingerprints=fingerprints, notes=notes)

@@ -21,7 +21,9 @@ def place_name(round: int, client: int) -> str:
 
 def threat_model(config: dict[str, Any], sizes: Collection[int] = (), prior: str = "") -> str:
     """Say who attacks whom; sizes: of the batches that there were, whatever was asked for; prior: its name."""
-    known = f" The attack fills in what a gradient leaves open by a prior learnt from {prior}." if prior else ""
+    known = (
+        f" The attack fills in what a gradient leaves open by a prior learnt from {prior}." if prior else ""
+    )
     return f"{_model(config, sizes)}{known}"
 
 

@@ -20,9 +20,9 @@ from fedsim.attacks.privacy.matching.labels import (
     agreeing,
 )
 from fedsim.attacks.privacy.matching.matching import Matching
-from fedsim.attacks.privacy.matching.outcome import TRACE, _thinned, reconstruction
 from fedsim.attacks.privacy.matching.objectives import Euclidean
 from fedsim.attacks.privacy.matching.optimisers import Adam
+from fedsim.attacks.privacy.matching.outcome import TRACE, _thinned, reconstruction
 from fedsim.attacks.privacy.matching.starts import Normal, Uniform
 from fedsim.attacks.privacy.matching.watch import Diverged, TimeIsUp, Watch
 from fedsim.core.errors import FedsimError

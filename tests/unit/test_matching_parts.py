@@ -103,7 +103,9 @@ def test_priors_prefer_what_they_are_for() -> None:
     assert GroupConsistency().on(nn.Identity(), TASK)(agree)[0] == pytest.approx(0)
     assert GroupConsistency().on(nn.Identity(), TASK)(images)[0] > 0
     same = images[:, :1].expand(-1, 3, -1, -1, -1)
-    assert Orthogonality().on(nn.Identity(), TASK)(same)[0] > Orthogonality().on(nn.Identity(), TASK)(images)[0]
+    assert (
+        Orthogonality().on(nn.Identity(), TASK)(same)[0] > Orthogonality().on(nn.Identity(), TASK)(images)[0]
+    )
     norm = nn.Sequential(nn.BatchNorm2d(1)).eval()
     penalty = BatchNormStatistics(weight=1.0).on(norm, TASK)
     norm(10 * images[0])

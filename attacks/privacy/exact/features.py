@@ -5,9 +5,9 @@ Paper: none; chooses between this laboratory's exact attacks.
 Assumes: softmax cross-entropy, linear layers with biases behind the convolutions, one gradient step.
 Fails: as those that it tries: with more examples than about half the classes, or a third of the units.
 
-The rule: first_layer_peeling and peeling, where two linear layers or more lead up to the logits: their features
-are the earlier ones and tell most; then head_peeling. The first that finds every example is taken, otherwise
-the one that finds most; of features without labels (peeling, where it cannot tell) nothing is taken.
+The rule: first_layer_peeling and peeling, where two linear layers or more lead up to the logits: their
+features are the earlier ones and tell most; then head_peeling. The first that finds every example is taken,
+otherwise the one that finds most; features without labels (peeling, where it cannot tell) are not taken.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Images whose features are known: terms of the objective that hold them there, and errors in place of labels.
+"""Images whose features are known: terms that hold them there, and errors in place of labels.
 
 An exact attack on the linear layers behind the convolutions tells what enters them, example by example. Then
 the slope of each example's loss by its features is known, too: the convolutions' gradient is that of

@@ -16,8 +16,8 @@ from fedsim.models.learnt_prior import LearntPrior, read_prior
 class Learnt(Prior):
     """A denoiser's residual: what it would change of an image with noise, at levels that fall.
 
-    Papers: Romano et al., The Little Engine That Could: Regularization by Denoising (SIAM 2017); Mardani et al.,
-    A Variational Perspective on Solving Inverse Problems with Diffusion Models (ICLR 2024) for the noise.
+    Papers: Romano et al., The Little Engine That Could: Regularization by Denoising (SIAM 2017); Mardani
+    et al., A Variational Perspective on Solving Inverse Problems with Diffusion Models (ICLR 2024).
     """
 
     def __init__(

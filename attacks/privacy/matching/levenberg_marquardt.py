@@ -48,7 +48,8 @@ class LevenbergMarquardt(Optimiser):
         if priors or terms or not isinstance(objective, Euclidean) or objective.weighting != "layer":
             raise FedsimError(
                 "attack.optimiser: Levenberg-Marquardt minimises the layer-weighted squared error alone. "
-                "Remedy: attack.objective Euclidean with weighting=layer, attack.priors=[], attack.features=null."
+                "Remedy: attack.objective Euclidean with weighting=layer, attack.priors=[], "
+                "attack.features=null."
             )
 
     def minimise(self, problem: Problem, variables: Variables, watch: Watch) -> None:

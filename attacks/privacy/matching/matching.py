@@ -89,7 +89,9 @@ class Matching(Attack):
         self.prior = ", ".join(prior.learnt.name for prior in self.priors if isinstance(prior, Learnt))
         self.first, self.features = first, features
         if features is not None and isinstance(labels, Joint):
-            raise FedsimError("attack.features: they have labels. Remedy: labels of a label attack, not Joint.")
+            raise FedsimError(
+                "attack.features: they have labels. Remedy: labels of a label attack, not Joint."
+            )
         self.features_weight = settings.number("attack.features_weight", features_weight, least=0)
         self.parametrisation = settings.one_of(
             "attack.parametrisation", parametrisation, ("pixels", "span", "rows")
@@ -135,9 +137,9 @@ class Matching(Attack):
         fixed = self.labels.fixed(model, task, observations)
         begun = found_by(self.first, "first", model, task, observations)
         shown = found_by(self.features, "features", model, task, observations)
-        for found in (begun, shown):
-            if fixed is not None and found is not None and found.labels is not None:
-                fixed = agreeing(fixed, found)
+        for known in (begun, shown):
+            if fixed is not None and known is not None and known.labels is not None:
+                fixed = agreeing(fixed, known)
         problem = self._problem(model, task, observations[-1], fixed, shown)
         expect_room(problem, model, self.optimiser.copies)
         best: Watch | None = None

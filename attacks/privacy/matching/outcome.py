@@ -1,4 +1,4 @@
-"""What a search ends with: the candidate that matches best, or all of them pooled, and what may be claimed."""
+"""What a search ends with: the candidate that matches best or all of them pooled, and what is claimed."""
 
 import torch
 from torch import Tensor

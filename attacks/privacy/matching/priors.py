@@ -45,7 +45,9 @@ class TotalVariation(Prior):
     def on(self, model: nn.Module, task: Task) -> Penalty:
         """Return the total variation."""
 
-        def penalty(images: Tensor, done: float = 1.0) -> Term:  # by hand: a fifth of what a graph of slices costs
+        def penalty(
+            images: Tensor, done: float = 1.0
+        ) -> Term:  # by hand: a fifth of what a graph of slices costs
             with torch.no_grad():
                 slope, value = torch.zeros_like(images), 0.0
                 for axis in (-1, -2):
