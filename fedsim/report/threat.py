@@ -21,10 +21,8 @@ def place_name(round: int, client: int) -> str:
 
 def threat_model(config: dict[str, Any], sizes: Collection[int] = (), prior: str = "") -> str:
     """Say who attacks whom; sizes: of the batches that there were, whatever was asked for; prior: its name."""
-    known = (
-        f" The attack fills in what a gradient leaves open by a prior learnt from {prior}." if prior else ""
-    )
-    return f"{_model(config, sizes)}{known}"
+    words = _model(config, sizes)
+    return f"{words} What the gradient leaves open, a prior learnt from {prior} fills in." if prior else words
 
 
 def _model(config: dict[str, Any], sizes: Collection[int]) -> str:

@@ -136,11 +136,11 @@ class Matching(Attack):
         claims.expect_images(claims.checked(observations[-1]).num_examples or 1, task)
         fixed = self.labels.fixed(model, task, observations)
         begun = found_by(self.first, "first", model, task, observations)
-        shown = found_by(self.features, "features", model, task, observations)
-        for known in (begun, shown):
+        exact = found_by(self.features, "features", model, task, observations)
+        for known in (begun, exact):
             if fixed is not None and known is not None and known.labels is not None:
                 fixed = agreeing(fixed, known)
-        problem = self._problem(model, task, observations[-1], fixed, shown)
+        problem = self._problem(model, task, observations[-1], fixed, exact)
         expect_room(problem, model, self.optimiser.copies)
         best: Watch | None = None
         interrupted = False
@@ -190,7 +190,7 @@ class Matching(Attack):
         task: Task,
         observation: Observation,
         fixed: FixedLabels | None,
-        shown: Reconstruction | None = None,
+        exact: Reconstruction | None = None,
     ) -> Problem:
         device = next(model.parameters()).device
         own = private_copy(model, observation, self.dtype, device)
@@ -205,8 +205,8 @@ class Matching(Attack):
         if fixed is not None and len(fixed.labels) != size:
             raise FedsimError(f"attack.labels: expected {size} labels, got {len(fixed.labels)}")
         told = None
-        if shown is not None and fixed is not None:
-            told = known_features(own, task, shown, size, self.features_weight)
+        if exact is not None and fixed is not None:
+            told = known_features(own, task, exact, size, self.features_weight)
         target, used = compared(observation, own, self.layers, () if told is None else told.behind)
         left_out = self.known_only or (observation.defense is not None and observation.defense.zeros)
         steps, learning_rate = claims.local_training(observation)
