@@ -20,7 +20,7 @@ def place_name(round: int, client: int) -> str:
 
 
 def threat_model(config: dict[str, Any], sizes: Collection[int] = (), prior: str = "") -> str:
-    """Say who attacks whom; sizes: of the batches that there were, whatever was asked for; prior: its name."""
+    """Say who attacks whom; sizes: of the batches that there were; prior: what it was learnt from."""
     words = _model(config, sizes)
     return f"{words} What the gradient leaves open, a prior learnt from {prior} fills in." if prior else words
 

@@ -63,7 +63,8 @@ class Features(Attack):
 
 
 def number_found(guess: Reconstruction) -> int:
-    """Return of how many examples features and labels are known."""
-    if guess.embeddings is None or guess.embedding_layer is None or guess.labels is None:
+    """Return of how many examples features, or images of fully connected models, are known with labels."""
+    rows = guess.embeddings if guess.embedding_layer is not None else guess.images
+    if rows is None or guess.labels is None:
         return 0
-    return len(guess.labels) if len(guess.labels) == len(guess.embeddings) else 0
+    return len(rows) if len(guess.labels) == len(rows) else 0

@@ -16,6 +16,8 @@ from fedsim.models.learnt_prior import LearntPrior, read_prior
 class Learnt(Prior):
     """A denoiser's residual: what it would change of an image with noise, at levels that fall.
 
+    Grey images are shown to a denoiser of colours as equal channels.
+
     Papers: Romano et al., The Little Engine That Could: Regularization by Denoising (SIAM 2017); Mardani
     et al., A Variational Perspective on Solving Inverse Problems with Diffusion Models (ICLR 2024).
     """
@@ -42,7 +44,7 @@ class Learnt(Prior):
     def on(self, model: nn.Module, task: Task) -> Penalty:
         """Return the mean squared residual; its derivative takes what the denoiser returns as given."""
         channels = self.learnt.network.channels
-        if task.inputs is not None or task.input_shape[0] != channels:
+        if task.inputs is not None or task.input_shape[0] not in (1, channels):
             raise FedsimError(
                 f"attack.priors: the prior was learnt from images of {channels} channels "
                 f"({self.learnt.name}), and the task's inputs have shape {task.input_shape}. Remedy: "
@@ -57,7 +59,10 @@ class Learnt(Prior):
             with torch.no_grad():
                 pixels = (images * std + mean).flatten(0, 1)
                 noise = torch.randn(pixels.shape, generator=random).to(pixels)
-                denoised = network(pixels + level * noise, pixels.new_full((len(pixels),), level))
+                colours = (pixels + level * noise).expand(-1, channels, -1, -1)
+                denoised = network(colours, pixels.new_full((len(pixels),), level))
+                if len(denoised[0]) > len(pixels[0]):
+                    denoised = denoised.mean(dim=1, keepdim=True)
                 gap = (pixels - denoised).view_as(images)
                 factor = self.weight / gap.numel()
                 return factor * float(gap.square().sum()), images, 2 * factor * std * gap
