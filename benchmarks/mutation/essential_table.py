@@ -83,6 +83,12 @@ TABLE = [
     ("attack/ig", MATCHING + "optimisers.py", "Adam.minimise", STAY),
     ("attack/ig", MATCHING + "objectives.py", "Cosine.towards", "return Euclidean().towards(target)"),
     ("attack/ig", MATCHING + "priors.py", "TotalVariation.on", NO_PENALTY),
+    (
+        "attack/feature_inversion",
+        MATCHING + "known_features.py",
+        "KnownFeatures.penalty",
+        "return 0.0, images, torch.zeros_like(images)",
+    ),
     ("attack/ig_fedavg", MATCHING + "problem.py", "Problem.reply", "return slopes(weights, pixels, labels)"),
     (
         "attack/ig_joint",
@@ -125,7 +131,7 @@ TABLE = [
         "Span.images",
         "return (point @ self.basis).view(-1, *self.shape)",
     ),
-    ("attack/stein_matching", MATCHING + "matching.py", "Matching._begin_with", "return None"),
+    ("attack/stein_matching", MATCHING + "within.py", "found_by", "return None"),
     (
         "attack/stein",
         STEIN + "decomposition.py",

@@ -28,6 +28,7 @@ COMMANDS = {  # in the order of --help; each is a file of this folder
     "verify": "judge a proof, or the records of an audited run",
     "calibrate": "measure honest recomputation on this machine",
     "forge": "claim other data for recorded steps, and be judged",
+    "prior": "learn from public images what pictures look like, for attacks",
     "keys": "make the keys of a prover and of a verifier",
     "completion": "let a shell complete commands and settings",
 }

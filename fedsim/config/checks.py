@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from pathlib import Path
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -12,8 +13,9 @@ from fedsim.core.interfaces import Attack, Defense
 from fedsim.core.settings import listed, number, one_of, optional, switch, whole, word
 from fedsim.core.types import PublicImages
 from fedsim.data.images import Images
-from fedsim.data.public import number_owned
+from fedsim.data.public import fingerprints, number_owned
 from fedsim.lab.experiment import Experiment
+from fedsim.models.learnt_prior import LearntPrior
 
 PRECISIONS = ("float32", "float64", "bfloat16", "float16")
 
@@ -43,20 +45,27 @@ def check_top_level(config: DictConfig) -> None:
 def check_public_images(attack: Attack, train: Images) -> None:
     """Refuse public images that are the clients' own: the attack would be given what it is scored on."""
     for public in _public_images(attack, set()):
-        if owned := number_owned(public, train):
+        learnt = isinstance(public, LearntPrior)
+        seen = public.fingerprints if isinstance(public, LearntPrior) else fingerprints(public.images)
+        if owned := number_owned(seen, train):
+            setting = "attack.priors" if learnt else "attack.public"
+            remedy = (
+                "a prior learnt from others: fedsim prior train data=... prior.file=..., and its file"
+                if learnt
+                else "attack.public.split=test, or another attack.public.data"
+            )
             raise FedsimError(
-                f"attack.public: the clients own the training split of their data set, and {owned} of the "
-                f"{len(public.labels)} public images are in it. "
-                "Remedy: attack.public.split=test, or another attack.public.data."
+                f"{setting}: the clients own the training split of their data set, and {owned} of the "
+                f"{len(seen)} public images are in it. Remedy: {remedy}."
             )
 
 
-def _public_images(part: object, visited: set[int]) -> Iterator[PublicImages]:
-    """Find the public images of a part and of the parts within it."""
+def _public_images(part: object, visited: set[int]) -> Iterator[PublicImages | LearntPrior]:
+    """Find the public images of a part and of the parts within it, and what was learnt from such."""
     if id(part) in visited or isinstance(part, (Tensor, nn.Module, type)):
         return
     visited.add(id(part))
-    if isinstance(part, PublicImages):
+    if isinstance(part, PublicImages | LearntPrior):
         yield part
     elif isinstance(part, Mapping):
         yield from _public_images(tuple(part.values()), visited)
@@ -84,6 +93,21 @@ def check_proof(config: DictConfig) -> None:
         raise FedsimError(
             "model.checkpoint: a proof begins at a random initialisation. Remedy: model.checkpoint=null."
         )
+
+
+def check_prior(config: DictConfig) -> tuple[Path, int, str, int, int, int]:
+    """Return file, size, split, width, steps and batch size of a prior to learn."""
+    prior = OmegaConf.to_container(config.prior)
+    assert isinstance(prior, dict)
+    word("prior.file", prior["file"])
+    return (
+        Path(prior["file"]),
+        whole("prior.size", prior["size"]),
+        one_of("prior.split", prior["split"], ("test", "train")),
+        whole("prior.width", prior["width"]),
+        whole("prior.steps", prior["steps"]),
+        whole("prior.batch_size", prior["batch_size"]),
+    )
 
 
 def check_forge(config: DictConfig) -> None:

@@ -34,6 +34,7 @@ class Attack:
     """A malicious server: it may choose what it broadcasts, and reads private data out of replies."""
 
     public: PublicImages | None = None  # that it was given: what they tell by themselves is no leak
+    prior: str = ""  # what a learnt prior of it was learnt from, in words
     keeps_honest: bool = False  # training goes on from the honest weights: a crafted round teaches nothing
 
     def craft(self, model: nn.Module, task: Task, round: int, weights: Weights) -> Weights:

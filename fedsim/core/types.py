@@ -137,6 +137,7 @@ class Reconstruction:
     certified: Tensor | None = (
         None  # (N,) bool: of each image, text, or example of embeddings; None: no certificates
     )
+    prior_alone: Tensor | None = None  # (N, C, H, W): what a learnt prior makes of nothing, without gradient
     trace: tuple[float, ...] = ()  # the attack's own objective over its iterations
     seconds: float = 0.0
     residual: float | None = None  # the attack's own residual: small is sure
@@ -179,7 +180,7 @@ class Reconstruction:
                 f"certified: expected one bool for each of {self._examples} examples, "
                 f"got {self.certified.dtype} {tuple(self.certified.shape)}"
             )
-        for name in ("images", "embeddings", "probabilities"):
+        for name in ("images", "embeddings", "probabilities", "prior_alone"):
             found = getattr(self, name)
             if found is not None and not bool(torch.isfinite(found).all()):
                 raise FedsimError(

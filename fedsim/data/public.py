@@ -39,9 +39,9 @@ def labelled(source: Images, chosen: Tensor) -> PublicImages:
     return PublicImages(images=source.batch(chosen), labels=source.labels[chosen])
 
 
-def number_owned(public: PublicImages, train: Images) -> int:
-    """Say how many of the public images are among the clients' training images, whatever their labels."""
-    return int(torch.isin(fingerprints(public.images), all_fingerprints(train)).sum())
+def number_owned(seen: Tensor, train: Images) -> int:
+    """Say how many of the images with these fingerprints are among the clients' training images."""
+    return int(torch.isin(seen, all_fingerprints(train)).sum())
 
 
 def all_fingerprints(images: Images) -> Tensor:

@@ -31,7 +31,13 @@ from fedsim.core.types import (
 )
 from fedsim.flower.attack_one import Refusal, attack_one
 from fedsim.lab.record import GaveUp
-from fedsim.lab.scoring import prior_of, with_features, with_public_features
+from fedsim.lab.scoring import (
+    prior_alone_scores,
+    prior_of,
+    with_features,
+    with_prior_alone,
+    with_public_features,
+)
 from fedsim.metrics.baselines import scored
 from fedsim.models.foreign import fitted
 from fedsim.storage.logs import logged
@@ -213,7 +219,7 @@ def _scores(
     try:
         truth = with_features(experiment.model, observation, guess, truth)
         if prior is not None:
-            prior = with_public_features(prior, experiment, observation, guess)
+            prior = with_prior_alone(with_public_features(prior, experiment, observation, guess), guess)
     except Exception as error:  # metrics that need no features still count
         failed.append(_unscored(experiment, observation, "features of the truth", error))
     for metric in experiment.metrics:
@@ -221,6 +227,7 @@ def _scores(
             scores.append(scored(metric, guess, truth, prior))
         except Exception as error:  # the other metrics and batches still count
             failed.append(_unscored(experiment, observation, f"metric {type(metric).__name__}", error))
+    scores += prior_alone_scores(experiment.metrics, guess, truth)
     return failed + [
         ScoreRow(
             round=observation.round,

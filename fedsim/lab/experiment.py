@@ -202,6 +202,7 @@ def summarise(experiment: Experiment, folder: RunFolder) -> dict[str, Any]:
         "clients": experiment.federation.clients,
         "seed": experiment.seed,
         "legend": told(dict(zip(experiment.metric_names, experiment.metrics, strict=False))),
+        **({"prior": experiment.attack.prior} if experiment.attack.prior else {}),
     }
 
 

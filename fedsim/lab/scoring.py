@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from fedsim.attacks.privacy.labels.last_layer import class_means
 from fedsim.core.inputs import Tokens
+from fedsim.core.interfaces import Metric
 from fedsim.core.prior import Prior
-from fedsim.core.types import Observation, PublicImages, Reconstruction, Truth
+from fedsim.core.types import Observation, PublicImages, Reconstruction, Score, Truth
 from fedsim.data.blind_batches import Rules, blind_batches, rules_of
 from fedsim.data.public import labelled, shuffled
 from fedsim.metrics.image_matching import GREY
@@ -101,6 +102,23 @@ def with_public_features(
         embeddings=[*prior.embeddings, *(by_example if guess.embedding_layer else by_class)],
         probabilities=[*prior.probabilities, class_means(outputs, public.labels, classes)],
     )
+
+
+def with_prior_alone(prior: Prior, guess: Reconstruction) -> Prior:
+    """Add what a learnt prior of the attack's makes of nothing, and its mean: no leak of the gradient's."""
+    if guess.prior_alone is None:
+        return prior
+    alone = guess.prior_alone
+    return dataclasses.replace(prior, images=[*prior.images, alone, alone.mean(dim=0, keepdim=True)])
+
+
+def prior_alone_scores(metrics: Sequence[Metric], guess: Reconstruction, truth: Truth) -> list[Score]:
+    """Score what a learnt prior makes of nothing, as images are scored."""
+    if guess.prior_alone is None:
+        return []
+    alone = Reconstruction(images=guess.prior_alone)
+    found = [metric.score(alone, truth) for metric in metrics]
+    return [Score(metric=f"{s.metric}_prior_alone", value=s.value) for s in found if s is not None]
 
 
 def with_flat_features(prior: Prior, guess: Reconstruction) -> Prior:

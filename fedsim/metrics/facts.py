@@ -176,6 +176,17 @@ COSTS = (
         "instead (delta 1e-5): of clip and then Gaussian noise.",
         highest=False,
     ),
+    *(
+        _cost(
+            f"{name}_prior_alone",
+            f"{OURS[name].title} by the prior alone",
+            OURS[name].unit,
+            f"{name} of what the attack's learnt prior makes of a batch without its gradient.",
+            highest=OURS[name].highest,
+            bounded=OURS[name].bounded,
+        )
+        for name in ("psnr", "ssim", "lpips")
+    ),
     _cost("seconds", "time", "seconds", "From first round to last score, by the clock.", highest=False),
     _cost(
         "rounds_to_target",

@@ -94,7 +94,7 @@ def write_page_of(folder: RunFolder, summary: Mapping[str, Any]) -> Path:
         answer=answer_of(folder, summary),
         standing=standing_of(summary),
         blindly=bool(attacked) and not folder.has_truth(),
-        threat=threat_model(config, guesses.sizes),
+        threat=threat_model(config, guesses.sizes, str(summary.get("prior", ""))),
         attacked=config["choices"]["attack"] != "none",
         lines=[(line, facts(line.name, kept), _leaks(line, facts(line.name, kept))) for line in lines],
         others=[(facts(name), value) for name, value in metrics.items() if name not in shown],

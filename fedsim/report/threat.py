@@ -19,8 +19,13 @@ def place_name(round: int, client: int) -> str:
     return f"round {round}, " + ("all clients" if client == ALL else f"client {client}")
 
 
-def threat_model(config: dict[str, Any], sizes: Collection[int] = ()) -> str:
-    """Say who attacks whom; sizes: of the batches that there were, whatever was asked for."""
+def threat_model(config: dict[str, Any], sizes: Collection[int] = (), prior: str = "") -> str:
+    """Say who attacks whom; sizes: of the batches that there were; prior: what it was learnt from."""
+    words = _model(config, sizes)
+    return f"{words} What the gradient leaves open, a prior learnt from {prior} fills in." if prior else words
+
+
+def _model(config: dict[str, Any], sizes: Collection[int]) -> str:
     if "wiretap" in config:
         return _tapped_model(config)
     rules, choices = config["federation"], config["choices"]

@@ -44,6 +44,7 @@ PRESETS = {  # (yaml, key): the yaml is there to set this
     *(("stein_matching", key) for key in ("first", "parametrisation", "double")),
     *(("gauss_newton", key) for key in ("first", "double")),
     ("gradinversion_matching", "candidates"),
+    *(("feature_inversion", k) for k in ("features", "features_weight", "priors", "candidates", "ensemble")),
     *((name, "public") for name in ("imprint", "trap_weights", "soliton", "loki", "fishing", "quiet")),
     ("forger", "forgery"),
     ("fedavg", "mode"),

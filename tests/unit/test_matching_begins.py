@@ -19,9 +19,10 @@ from fedsim.attacks.privacy.matching.labels import (
     _in_turn,
     agreeing,
 )
-from fedsim.attacks.privacy.matching.matching import TRACE, Matching, _thinned
+from fedsim.attacks.privacy.matching.matching import Matching
 from fedsim.attacks.privacy.matching.objectives import Euclidean
 from fedsim.attacks.privacy.matching.optimisers import Adam
+from fedsim.attacks.privacy.matching.outcome import TRACE, _thinned, reconstruction
 from fedsim.attacks.privacy.matching.starts import Normal, Uniform
 from fedsim.attacks.privacy.matching.watch import Diverged, TimeIsUp, Watch
 from fedsim.core.errors import FedsimError
@@ -130,12 +131,15 @@ def test_the_candidate_with_the_nearest_gradient_is_taken() -> None:
     truth = (images.double() - 0.3) / 0.4
     watch = Watch(math.inf, lambda done, note: None)
     watch.see(1.0, [torch.cat([truth + 1, truth, truth - 1])])
-    found = attack._reconstruction(problem, watch, FixedLabels(labels=labels, recovered=None), 0.0)
+    how = {"ensemble": False, "prior_alone": None, "seconds": 0.0}
+    given = FixedLabels(labels=labels, recovered=None)
+    found = reconstruction(problem, watch, given, attack.labels, **how)
     assert torch.allclose(found.images, images, atol=1e-6)
     assert found.residual < 1e-5
     assert found.class_counts is None
     claimed = FixedLabels(labels=labels, recovered=Reconstruction(class_counts=torch.tensor([1, 1, 1])))
-    assert attack._reconstruction(problem, watch, claimed, 0.0).class_counts.tolist() == [1, 1, 1]
+    found = reconstruction(problem, watch, claimed, attack.labels, **how)
+    assert found.class_counts.tolist() == [1, 1, 1]
 
 
 def test_labels_must_be_as_many_as_images() -> None:

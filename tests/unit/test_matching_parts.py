@@ -86,7 +86,7 @@ def test_a_tensor_that_is_zero_does_not_spoil_an_objective() -> None:
 
 def test_total_variation_by_hand_equals_autograd() -> None:
     images = torch.randn(2, 3, 1, 5, 6, dtype=torch.float64, requires_grad=True)
-    value, output, slope = TotalVariation(weight=0.5).on(nn.Identity())(images)
+    value, output, slope = TotalVariation(weight=0.5).on(nn.Identity(), TASK)(images)
     across = (images[..., 1:] - images[..., :-1]).abs().mean()
     down = (images[..., 1:, :] - images[..., :-1, :]).abs().mean()
     wanted = 0.5 * (across + down)
@@ -98,14 +98,16 @@ def test_total_variation_by_hand_equals_autograd() -> None:
 def test_priors_prefer_what_they_are_for() -> None:
     random = torch.Generator().manual_seed(0)
     images = torch.randn(2, 3, 1, 6, 6, generator=random)
-    assert Length().on(nn.Identity())(0.1 * images)[0] < Length().on(nn.Identity())(images)[0]
+    assert Length().on(nn.Identity(), TASK)(0.1 * images)[0] < Length().on(nn.Identity(), TASK)(images)[0]
     agree = images[:1].expand(2, -1, -1, -1, -1)
-    assert GroupConsistency().on(nn.Identity())(agree)[0] == pytest.approx(0)
-    assert GroupConsistency().on(nn.Identity())(images)[0] > 0
+    assert GroupConsistency().on(nn.Identity(), TASK)(agree)[0] == pytest.approx(0)
+    assert GroupConsistency().on(nn.Identity(), TASK)(images)[0] > 0
     same = images[:, :1].expand(-1, 3, -1, -1, -1)
-    assert Orthogonality().on(nn.Identity())(same)[0] > Orthogonality().on(nn.Identity())(images)[0]
+    assert (
+        Orthogonality().on(nn.Identity(), TASK)(same)[0] > Orthogonality().on(nn.Identity(), TASK)(images)[0]
+    )
     norm = nn.Sequential(nn.BatchNorm2d(1)).eval()
-    penalty = BatchNormStatistics(weight=1.0).on(norm)
+    penalty = BatchNormStatistics(weight=1.0).on(norm, TASK)
     norm(10 * images[0])
     far = penalty(images)[0]
     norm((images[0] - images[0].mean()) / images[0].std(unbiased=False))

@@ -27,7 +27,7 @@ class Bowl:
     def __init__(self) -> None:
         self.parametrisation = SimpleNamespace(keep_inside=lambda point: point.clamp_(-2.5, 2.5))
 
-    def value_and_slopes(self, variables: list[Tensor]) -> tuple[float, list[Tensor]]:
+    def value_and_slopes(self, variables: list[Tensor], done: float = 1.0) -> tuple[float, list[Tensor]]:
         gap = variables[0].detach() - BOTTOM
         return float((STEEP * gap.square()).sum()), [2 * STEEP * gap]
 

@@ -69,19 +69,19 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 def test_penalties_are_their_formulas() -> None:
     images = drawn(2, 3, 1, 4, 5)
     at, model = images.clone().requires_grad_(), nn.Identity()
-    assert Length(weight=0.5).on(model)(at)[0] == pytest.approx(0.5 * float(images.square().mean()))
+    assert Length(weight=0.5).on(model, TASK)(at)[0] == pytest.approx(0.5 * float(images.square().mean()))
     middle = (images[0] + images[1]) / 2
     spread = sum((images[place] - middle).square().sum() for place in (0, 1)) / images.numel()
-    assert GroupConsistency(weight=0.5).on(model)(at)[0] == pytest.approx(0.5 * float(spread))
+    assert GroupConsistency(weight=0.5).on(model, TASK)(at)[0] == pytest.approx(0.5 * float(spread))
     cosines = [
         float(functional.cosine_similarity(images[c, i].flatten(), images[c, j].flatten(), dim=0)) ** 2
         for c in range(2)
         for i, j in itertools.permutations(range(3), 2)
     ]
-    found = Orthogonality(weight=0.5).on(model)(at)[0]
+    found = Orthogonality(weight=0.5).on(model, TASK)(at)[0]
     assert found == pytest.approx(0.5 * sum(cosines) / len(cosines))
-    assert Orthogonality().on(model)(images[:, :1])[0] == 0  # nobody to be unlike
-    assert TotalVariation().on(model)(images[..., :1, :1])[0] == 0  # no neighbours
+    assert Orthogonality().on(model, TASK)(images[:, :1])[0] == 0  # nobody to be unlike
+    assert TotalVariation().on(model, TASK)(images[..., :1, :1])[0] == 0  # no neighbours
 
 
 def test_batch_statistics_are_compared_layer_by_layer() -> None:
@@ -94,7 +94,7 @@ def test_batch_statistics_are_compared_layer_by_layer() -> None:
     model.eval()
     images = drawn(4, 2, 3, 3, seed=5)
     between = first(images)
-    penalty = BatchNormStatistics(weight=0.7).on(model)
+    penalty = BatchNormStatistics(weight=0.7).on(model, TASK)
     model(images)
     gaps = 0.0
     for layer, entering in ((first, images), (second, between)):

@@ -43,12 +43,13 @@ class LevenbergMarquardt(Optimiser):
         self.chunk = whole("attack.optimiser.chunk", chunk)
         self.products = whole("attack.optimiser.products", products)
 
-    def check(self, objective: Objective, priors: Sequence[Prior]) -> None:
-        """Complain about parts that this search cannot take into account."""
-        if priors or not isinstance(objective, Euclidean) or objective.weighting != "layer":
+    def check(self, objective: Objective, priors: Sequence[Prior], *, terms: bool = False) -> None:
+        """Complain about parts that this search cannot take into account; terms: other than priors."""
+        if priors or terms or not isinstance(objective, Euclidean) or objective.weighting != "layer":
             raise FedsimError(
                 "attack.optimiser: Levenberg-Marquardt minimises the layer-weighted squared error alone. "
-                "Remedy: attack.objective Euclidean with weighting=layer, attack.priors=[]."
+                "Remedy: attack.objective Euclidean with weighting=layer, attack.priors=[], "
+                "attack.features=null."
             )
 
     def minimise(self, problem: Problem, variables: Variables, watch: Watch) -> None:

@@ -8,38 +8,40 @@ Assumes: the loss is cross-entropy; the batch size is disclosed or restored; an 
 Fails: gently with many images, repeated labels, deep and trained models, noise and sparse gradients.
 """
 
+import dataclasses
 import functools
 import logging
-import math
 import time
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 from fedsim.attacks.privacy import claims
+from fedsim.attacks.privacy.matching.known_features import known_features
 from fedsim.attacks.privacy.matching.labels import FixedLabels, Joint, LabelSource, agreeing
+from fedsim.attacks.privacy.matching.learnt import Learnt
 from fedsim.attacks.privacy.matching.linear_layers import linear_chain, linear_names
-from fedsim.attacks.privacy.matching.module_calls import outputs_size
 from fedsim.attacks.privacy.matching.objectives import Objective
 from fedsim.attacks.privacy.matching.optimisers import Optimiser
+from fedsim.attacks.privacy.matching.outcome import reconstruction
 from fedsim.attacks.privacy.matching.parametrisations import Pixels, Span, expect_image
 from fedsim.attacks.privacy.matching.priors import BatchNormStatistics, Prior
-from fedsim.attacks.privacy.matching.problem import Problem, Variables, private_copy
+from fedsim.attacks.privacy.matching.problem import Problem, Variables, expect_room, private_copy
 from fedsim.attacks.privacy.matching.rows import Rows
 from fedsim.attacks.privacy.matching.starts import Start
 from fedsim.attacks.privacy.matching.target import compared
 from fedsim.attacks.privacy.matching.watch import Diverged, TimeIsUp, Watch
+from fedsim.attacks.privacy.matching.within import found_by
 from fedsim.core import progress, settings
-from fedsim.core.errors import FedsimError, in_words
+from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack
 from fedsim.core.randomness import generator
 from fedsim.core.types import Interrupted, Observation, Reconstruction, Task, Weights
 
 log = logging.getLogger(__name__)
 ATTEMPTS = 3  # new seeds for a restart that diverges
-TRACE = 500  # points that are kept of an objective's curve
-COPIES = 4  # of what every layer gives, while a gradient is differentiated
 
 
 class Matching(Attack):
@@ -54,6 +56,8 @@ class Matching(Attack):
         optimiser: Optimiser,
         priors: Sequence[Prior] = (),
         first: Attack | None = None,
+        features: Attack | None = None,
+        features_weight: float = 1.0,
         parametrisation: str = "pixels",
         restarts: int = 1,
         candidates: int = 1,
@@ -66,31 +70,39 @@ class Matching(Attack):
     ) -> None:
         """Put the parts together.
 
-        first: an attack whose images to start from. parametrisation: `pixels`, or `span` for models whose
+        first: an attack whose images to start from. features: an exact attack whose features images must
+        have, with their labels. parametrisation: `pixels`, or `span` for models whose
         first layer is linear. candidates: guesses that are searched together, the best of which counts:
         restarts as one batch, and what group consistency compares. ensemble: the candidates are pooled, not
-        chosen from; for parametrisation=rows.
+        chosen from; for parametrisation=rows, or with features, which tell whose image is which.
         seconds: time budget of the search; `first` has its own. layers: beginnings of the names of the
         tensors to compare.
         known_only: leave out entries that are exactly zero, as a sparsifying client sends them; also done
             when the attacker knows of such a defense.
         """
-        optimiser.check(objective, priors)
+        optimiser.check(objective, priors, terms=features is not None)
         self.objective = objective
         self.labels = labels
         self.start = start
         self.optimiser = optimiser
         self.priors = tuple(priors)
-        self.first = first
+        self.prior = ", ".join(prior.learnt.name for prior in self.priors if isinstance(prior, Learnt))
+        self.first, self.features = first, features
+        if features is not None and isinstance(labels, Joint):
+            raise FedsimError(
+                "attack.features: they have labels. Remedy: labels of a label attack, not Joint."
+            )
+        self.features_weight = settings.number("attack.features_weight", features_weight, least=0)
         self.parametrisation = settings.one_of(
             "attack.parametrisation", parametrisation, ("pixels", "span", "rows")
         )
         self.restarts = settings.whole("attack.restarts", restarts)
         self.candidates = settings.whole("attack.candidates", candidates)
         self.ensemble = settings.switch("attack.ensemble", ensemble)
-        if ensemble and parametrisation != "rows":
+        if ensemble and parametrisation != "rows" and features is None:
             raise FedsimError(
-                f"attack.ensemble: expected parametrisation=rows, got {parametrisation}. Remedy: false."
+                f"attack.ensemble: expected parametrisation=rows or attack.features, got {parametrisation}. "
+                "Remedy: false."
             )
         self.seconds = settings.seconds("attack.seconds", seconds)
         settings.optional(settings.listed, "attack.layers", layers, "a list of names", settings.word, 0)
@@ -123,11 +135,13 @@ class Matching(Attack):
         started = time.perf_counter()
         claims.expect_images(claims.checked(observations[-1]).num_examples or 1, task)
         fixed = self.labels.fixed(model, task, observations)
-        begun = self._begin_with(model, task, observations)
-        if fixed is not None and begun is not None and begun.labels is not None:
-            fixed = agreeing(fixed, begun)
-        problem = self._problem(model, task, observations[-1], fixed)
-        self._expect_room(model, problem)
+        begun = found_by(self.first, "first", model, task, observations)
+        exact = found_by(self.features, "features", model, task, observations)
+        for known in (begun, exact):
+            if fixed is not None and known is not None and known.labels is not None:
+                fixed = agreeing(fixed, known)
+        problem = self._problem(model, task, observations[-1], fixed, exact)
+        expect_room(problem, model, self.optimiser.copies)
         best: Watch | None = None
         interrupted = False
         with progress.bar("matching", self.restarts * self.optimiser.iterations) as advance:
@@ -151,25 +165,32 @@ class Matching(Attack):
             )
         if begun is None and len(best.trace) > 1 and best.value >= best.trace[0]:
             log.warning("the search never improved on its start. Remedy: a smaller attack.optimiser.step")
-        guess = self._reconstruction(problem, best, fixed, time.perf_counter() - started)
+        alone: Tensor | None = None
+        if not interrupted:
+            try:
+                alone = self._prior_alone(problem)
+            except KeyboardInterrupt:
+                interrupted = True
+        guess = reconstruction(
+            problem,
+            best,
+            fixed,
+            self.labels,
+            ensemble=self.ensemble,
+            prior_alone=alone,
+            seconds=time.perf_counter() - started,
+        )
         if interrupted:
             raise Interrupted(guess)
         return guess
 
-    def _begin_with(
-        self, model: nn.Module, task: Task, observations: Sequence[Observation]
-    ) -> Reconstruction | None:
-        """Return what `first` recovers; one that fails only costs the search its good start."""
-        if self.first is None:
-            return None
-        try:
-            return self.first.run(model, task, observations)
-        except Exception as error:
-            log.warning("attack.first: %s; the search begins at random", in_words(error))
-            return None
-
     def _problem(
-        self, model: nn.Module, task: Task, observation: Observation, fixed: FixedLabels | None
+        self,
+        model: nn.Module,
+        task: Task,
+        observation: Observation,
+        fixed: FixedLabels | None,
+        exact: Reconstruction | None = None,
     ) -> Problem:
         device = next(model.parameters()).device
         own = private_copy(model, observation, self.dtype, device)
@@ -183,7 +204,10 @@ class Matching(Attack):
             )
         if fixed is not None and len(fixed.labels) != size:
             raise FedsimError(f"attack.labels: expected {size} labels, got {len(fixed.labels)}")
-        target, used = compared(observation, own, self.layers)
+        told = None
+        if exact is not None and fixed is not None:
+            told = known_features(own, task, exact, size, self.features_weight)
+        target, used = compared(observation, own, self.layers, () if told is None else told.behind)
         left_out = self.known_only or (observation.defense is not None and observation.defense.zeros)
         steps, learning_rate = claims.local_training(observation)
         if size % steps:
@@ -207,24 +231,19 @@ class Matching(Attack):
             together=self.candidates > 1
             and learning_rate is None
             and observation.batch_norm == "eval"
-            and not any(isinstance(prior, BatchNormStatistics) for prior in self.priors),  # it hooks layers
+            and told is None
+            and not any(isinstance(prior, BatchNormStatistics) for prior in self.priors),  # both hook layers
             steps=steps,
             learning_rate=learning_rate,
             labels=None if fixed is None else fixed.labels.to(device),
             parametrisation=parametrisation.to(device=device, dtype=self.dtype),
             distance=self.objective.towards(target),
-            penalties=tuple(prior.on(own) for prior in self.priors),
+            penalties=(
+                *(prior.on(own, task) for prior in self.priors),
+                *(() if told is None else (told.penalty,)),
+            ),
+            loss=functional.cross_entropy if told is None else told.loss,
         )
-
-    def _expect_room(self, model: nn.Module, problem: Problem) -> None:
-        """Refuse a batch whose search does not fit into memory."""
-        claims.expect_images(problem.size, problem.task)
-        images, pixels = problem.size * problem.candidates, math.prod(problem.task.input_shape)
-        inside = images * outputs_size(model, problem.task)
-        inside += problem.steps * sum(tensor.numel() for tensor in problem.weights.values())
-        numbers = COPIES * inside + self.optimiser.copies * images * pixels
-        device, size_in_bytes = problem.target[0].device, numbers * torch.finfo(self.dtype).bits // 8
-        claims.expect_memory(size_in_bytes, device, f"the search for {problem.size} images")
 
     def _search(self, problem: Problem, begun: Reconstruction | None, number: int, watch: Watch) -> None:
         """Run one restart; one that diverges begins again from a new seed."""
@@ -244,6 +263,23 @@ class Matching(Attack):
             else:
                 return
 
+    def _prior_alone(self, problem: Problem) -> Tensor | None:
+        """Return what learnt priors make of a first guess without gradient, features and labels."""
+        if not any(isinstance(prior, Learnt) for prior in self.priors):
+            return None
+        alone = dataclasses.replace(
+            problem,
+            target=(),
+            penalties=tuple(prior.on(problem.model, problem.task) for prior in self.priors),
+            candidates=1,
+            labels=torch.zeros(problem.size),
+            parametrisation=Pixels(problem.task).to(problem.parametrisation.mean),
+        )
+        watch = Watch(time.perf_counter() + self.seconds, lambda done, note: None)
+        self._search(alone, None, 0, watch)
+        images = [alone.parametrisation.pixels(best[: problem.size].detach()) for best in watch.best[:1]]
+        return images[0].clamp(0, 1).float().cpu() if images else None
+
     def _begin(self, problem: Problem, begun: Reconstruction | None, random: torch.Generator) -> Variables:
         """Return first variables: drawn images, the first of them replaced by those of `first`."""
         images = self.start.draw(problem.candidates * problem.size, problem.task, random)
@@ -259,41 +295,6 @@ class Matching(Attack):
             variables.append(self.labels.draw(problem.size, problem.task, random).to(images))
         return variables
 
-    def _reconstruction(
-        self, problem: Problem, best: Watch, fixed: FixedLabels | None, seconds: float
-    ) -> Reconstruction:
-        """Choose the candidate whose gradient is nearest, and say what was recovered."""
-        variables = [variable.detach() for variable in best.best]
-        labels = problem.labels_of(variables)
-        parts = torch.split(problem.parametrisation.images(variables[0]), problem.size)
-        residuals = [problem.residual(part, labels) for part in parts]
-        chosen = min(range(len(parts)), key=residuals.__getitem__)
-        images, residual = parts[chosen], residuals[chosen]
-        if self.ensemble and isinstance(problem.parametrisation, Rows):
-            images = problem.parametrisation.pooled(parts, chosen, labels)
-            residual = problem.residual(images, labels)
-        pixels = problem.parametrisation.pixels(images).clamp(0, 1).float().cpu()
-        if fixed is not None:
-            labelled = fixed.recovered or Reconstruction()
-        else:
-            assert isinstance(self.labels, Joint)
-            labelled = self.labels.read(variables[1], problem.size)
-        return Reconstruction(
-            images=pixels,
-            class_counts=labelled.class_counts,
-            class_presence=labelled.class_presence,
-            trace=_thinned(best.trace),
-            residual=residual,
-            seconds=seconds,
-        )
-
 
 def _advance(advance: Callable[..., None], before: int, done: int, note: str) -> None:
     advance(before + done, note)
-
-
-def _thinned(trace: list[float]) -> tuple[float, ...]:
-    """Keep some points of a curve, the last one among them."""
-    if len(trace) <= TRACE:
-        return tuple(trace)
-    return (*trace[:: -(-len(trace) // TRACE)], trace[-1])

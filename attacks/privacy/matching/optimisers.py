@@ -20,8 +20,8 @@ class Optimiser:
     iterations: int
     copies: int = 4  # of the variables that it keeps
 
-    def check(self, objective: Objective, priors: Sequence[Prior]) -> None:
-        """Complain about parts that this search cannot take into account."""
+    def check(self, objective: Objective, priors: Sequence[Prior], *, terms: bool = False) -> None:
+        """Complain about parts that this search cannot take into account; terms: other than priors."""
 
     def minimise(self, problem: Problem, variables: Variables, watch: Watch) -> None:
         """Search from `variables`, showing every step to `watch`, which keeps the best."""
@@ -43,11 +43,13 @@ class Adam(Optimiser):
         decay: str = "steps",
         warmup: int = 0,
         box: bool = True,
+        averaged: float = 0.0,
     ) -> None:
         """Set the number of iterations, the first step, and how slopes and step are shaped.
 
         sign: `none`, `hard`, `soft`. decay: `none`, `steps` (a tenth at 3/8, 5/8, 7/8), `cosine`.
-        box: keep pixels in [0, 1].
+        box: keep pixels in [0, 1]. averaged: the share of the iterations, the last ones, whose mean is the
+        result: with a prior that draws noise, nearer to the mean of all images that would do.
         """
         self.iterations = whole("attack.optimiser.iterations", iterations)
         self.step = number("attack.optimiser.step", step, above=0)
@@ -55,16 +57,18 @@ class Adam(Optimiser):
         self.decay = one_of("attack.optimiser.decay", decay, ("none", "steps", "cosine"))
         self.warmup = whole("attack.optimiser.warmup", warmup, 0)
         self.box = box
+        self.averaged = number("attack.optimiser.averaged", averaged, least=0, most=1)
 
     def minimise(self, problem: Problem, variables: Variables, watch: Watch) -> None:
         """Walk down."""
         # Written out: on one or two small tensors, torch.optim.Adam costs more than the arithmetic.
         means = [torch.zeros_like(variable) for variable in variables]
         squares = [torch.zeros_like(variable) for variable in variables]
+        middle, begin = list[torch.Tensor](), round((1 - self.averaged) * self.iterations)
         for iteration in range(self.iterations):
-            value, slopes = problem.value_and_slopes(variables)
-            watch.see(value, variables)
             done = iteration / self.iterations
+            value, slopes = problem.value_and_slopes(variables, done)
+            watch.see(value, variables)
             if self.sign == "hard":
                 slopes[0].sign_()  # of the images alone: label vectors have no box to stay in
             elif self.sign == "soft":
@@ -78,6 +82,13 @@ class Adam(Optimiser):
                     variable.addcdiv_(mean, square.div(two).sqrt_().add_(1e-8), value=-step)
                 if self.box:
                     problem.parametrisation.keep_inside(variables[0])
+                if iteration >= begin:
+                    middle = middle or [variable.detach().clone() for variable in variables]
+                    for mean, variable in zip(middle, variables, strict=True):
+                        mean.lerp_(variable, 1 / (iteration - begin + 1))
+        if middle:
+            watch.settle(problem.value_and_slopes(middle)[0], middle)
+            return
         watch.see(problem.value_and_slopes(variables)[0], variables)
 
     def _factor(self, done: float, iteration: int) -> float:

@@ -5,22 +5,29 @@ A prior is tied to a model once and then judges images in the model's normalised
 and what to differentiate: a scalar with a graph, or the images with the derivative worked out by hand.
 """
 
-from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from fedsim.core.settings import number
+from fedsim.core.types import Task
 
 Term = tuple[float, Tensor, Tensor | None]  # value; an output, and the derivative of the value by it
-Penalty = Callable[[Tensor], Term]
+
+
+class Penalty(Protocol):
+    """A prior at work."""
+
+    def __call__(self, images: Tensor, done: float = 1.0) -> Term:
+        """Judge candidates (candidates, K, C, H, W); done: the share of the search that is over."""
 
 
 class Prior:
     """A penalty on candidate images."""
 
-    def on(self, model: nn.Module) -> Penalty:
+    def on(self, model: nn.Module, task: Task) -> Penalty:
         """Return the weighted penalty; it is asked right after `model` has seen the images."""
         raise NotImplementedError
 
@@ -35,10 +42,12 @@ class TotalVariation(Prior):
         """Set the weight of the penalty."""
         self.weight = number("attack.priors.weight", weight, least=0)
 
-    def on(self, model: nn.Module) -> Penalty:
+    def on(self, model: nn.Module, task: Task) -> Penalty:
         """Return the total variation."""
 
-        def penalty(images: Tensor) -> Term:  # by hand: a fifth of what a graph of slices costs
+        def penalty(
+            images: Tensor, done: float = 1.0
+        ) -> Term:  # by hand: a fifth of what a graph of slices costs
             with torch.no_grad():
                 slope, value = torch.zeros_like(images), 0.0
                 for axis in (-1, -2):
@@ -64,9 +73,9 @@ class Length(Prior):
         """Set the weight of the penalty."""
         self.weight = number("attack.priors.weight", weight, least=0)
 
-    def on(self, model: nn.Module) -> Penalty:
+    def on(self, model: nn.Module, task: Task) -> Penalty:
         """Return the mean square."""
-        return lambda images: _graph(self.weight * images.square().mean())
+        return lambda images, done=1.0: _graph(self.weight * images.square().mean())
 
 
 class BatchNormStatistics(Prior):
@@ -80,7 +89,7 @@ class BatchNormStatistics(Prior):
         """Set the weight of the penalty."""
         self.weight = number("attack.priors.weight", weight, least=0)
 
-    def on(self, model: nn.Module) -> Penalty:
+    def on(self, model: nn.Module, task: Task) -> Penalty:
         """Return the squared distance of the statistics entering each BatchNorm layer from its own."""
         distances = list[Tensor]()
 
@@ -98,7 +107,7 @@ class BatchNormStatistics(Prior):
         for layer in layers:
             layer.register_forward_pre_hook(compare)  # on the attack's own copy of the model
 
-        def penalty(images: Tensor) -> Term:
+        def penalty(images: Tensor, done: float = 1.0) -> Term:
             if not distances:
                 return 0.0, images, torch.zeros_like(images)
             total = torch.stack(distances).mean()
@@ -118,9 +127,9 @@ class GroupConsistency(Prior):
         """Set the weight of the penalty; it acts with attack.candidates of at least 2."""
         self.weight = number("attack.priors.weight", weight, least=0)
 
-    def on(self, model: nn.Module) -> Penalty:
+    def on(self, model: nn.Module, task: Task) -> Penalty:
         """Return the mean squared distance from the candidates' mean image."""
-        return lambda images: _graph(
+        return lambda images, done=1.0: _graph(
             self.weight * (images - images.mean(dim=0, keepdim=True)).square().mean()
         )
 
@@ -135,10 +144,10 @@ class Orthogonality(Prior):
         """Set the weight of the penalty."""
         self.weight = number("attack.priors.weight", weight, least=0)
 
-    def on(self, model: nn.Module) -> Penalty:
+    def on(self, model: nn.Module, task: Task) -> Penalty:
         """Return the mean squared cosine of all pairs of a batch."""
 
-        def penalty(images: Tensor) -> Term:
+        def penalty(images: Tensor, done: float = 1.0) -> Term:
             rows = functional.normalize(images.flatten(2), dim=2)
             others = ~torch.eye(images.shape[1], dtype=torch.bool, device=images.device)
             cosines = (rows @ rows.mT)[:, others]

@@ -1,6 +1,7 @@
 """Gradient matching as one function to minimise: variables -> images and labels -> gradient -> distance."""
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,14 +10,18 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from fedsim.attacks.privacy import claims
+from fedsim.attacks.privacy.matching.module_calls import outputs_size
 from fedsim.attacks.privacy.matching.objectives import Distance
 from fedsim.attacks.privacy.matching.parametrisations import Pixels
 from fedsim.attacks.privacy.matching.priors import Penalty
 from fedsim.core.types import Observation, Task, Weights
 from fedsim.models.batch_norm import set_batch_norm
 
+COPIES = 4  # of what every layer gives, while a gradient is differentiated
 Variables = list[Tensor]  # the point, and the label logits when they are searched for too
 Slopes = Callable[[Weights, Tensor, Tensor], Sequence[Tensor]]  # of the loss by the weights
+Loss = Callable[[Tensor, Tensor], Tensor]  # of logits and labels, right after the model gave them
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -28,7 +33,7 @@ class Problem:
     task: Task
     model: nn.Module  # the attack's own copy, holding what was sent
     weights: Weights  # its parameters
-    target: tuple[Tensor, ...]  # what came back, as far as it is compared
+    target: tuple[Tensor, ...]  # what came back, as far as it is compared; none: the priors are alone
     used: tuple[bool, ...]  # which of the model's parameters are compared
     known: tuple[Tensor, ...] | None  # factors 0 for entries that the client left out
     size: int  # images in the batch
@@ -40,15 +45,21 @@ class Problem:
     parametrisation: Pixels
     distance: Distance
     penalties: tuple[Penalty, ...]
+    loss: Loss = functional.cross_entropy
 
-    def value_and_slopes(self, variables: Variables) -> tuple[float, list[Tensor]]:
-        """Return the objective, as its mean over the candidates, with the penalties; and its derivatives."""
+    def value_and_slopes(self, variables: Variables, done: float = 1.0) -> tuple[float, list[Tensor]]:
+        """Return the objective, as its mean over the candidates, with the penalties; and its derivatives.
+
+        done: the share of the search that is over.
+        """
         for variable in variables:
             variable.requires_grad_(True)
         images, labels = self.parametrisation.images(variables[0]), self.labels_of(variables)
         grouped = images.view(self.candidates, self.size, *images.shape[1:])
         total, outputs, derivatives = 0.0, list[Tensor](), list[Tensor | None]()
-        if self.together:
+        if not self.target:
+            pass
+        elif self.together:
             outputs += self._compared_together(grouped, labels)
             derivatives += [torch.empty_like(tensor) for tensor in outputs]
             for place in range(self.candidates):
@@ -67,7 +78,7 @@ class Problem:
                 outputs += guess
                 derivatives += slopes
         for penalty in self.penalties:
-            value, output, derivative = penalty(grouped)
+            value, output, derivative = penalty(grouped, done)
             outputs.append(output)
             derivatives.append(derivative)
             total += value
@@ -122,7 +133,7 @@ class Problem:
         values = tuple(weights.values())
         own = weights is self.weights  # called plainly: functional_call costs a tenth
         logits = self.model(pixels) if own else functional_call(self.model, dict(weights), (pixels,))
-        loss = functional.cross_entropy(logits, labels)
+        loss = self.loss(logits, labels)
         return torch.autograd.grad(loss, values, create_graph=True, materialize_grads=True)
 
 
@@ -137,3 +148,15 @@ def private_copy(
             parameter.requires_grad_(True)
     set_batch_norm(own, observation.batch_norm)
     return own
+
+
+def expect_room(problem: Problem, model: nn.Module, copies: int) -> None:
+    """Refuse a batch whose search does not fit into memory; copies: of the variables, that it keeps."""
+    claims.expect_images(problem.size, problem.task)
+    images, pixels = problem.size * problem.candidates, math.prod(problem.task.input_shape)
+    inside = images * outputs_size(model, problem.task)
+    inside += problem.steps * sum(tensor.numel() for tensor in problem.weights.values())
+    sample = problem.target[0]
+    numbers = COPIES * inside + copies * images * pixels
+    size_in_bytes = numbers * torch.finfo(sample.dtype).bits // 8
+    claims.expect_memory(size_in_bytes, sample.device, f"the search for {problem.size} images")

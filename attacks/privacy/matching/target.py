@@ -11,11 +11,16 @@ from fedsim.core.types import Observation
 
 
 def compared(
-    observation: Observation, own: nn.Module, layers: Sequence[str] | None
+    observation: Observation, own: nn.Module, layers: Sequence[str] | None, behind: Sequence[bool] = ()
 ) -> tuple[tuple[Tensor, ...], tuple[bool, ...]]:
-    """Return the gradients to match, as the attack's own model computes, and which parameters they are of."""
+    """Return the gradients to match, as the attack's own model computes, and which parameters they are of.
+
+    behind: of each parameter, whether it acts on known features: those are matched, its gradient need not be.
+    """
     names, sample = [name for name, _ in own.named_parameters()], next(own.parameters())
     used = tuple(layers is None or any(name.startswith(layer) for layer in layers) for name in names)
+    if any(used) and any(behind):
+        used = tuple(wanted and not told for wanted, told in zip(used, behind, strict=True))
     if not any(used):
         raise FedsimError(
             f"attack.layers: no parameter begins with any of {list(layers or ())}. "

@@ -47,6 +47,13 @@ class Watch:
             self.advance(len(self.trace), f"objective {self.value:.3g}")
         self.check_time()
 
+    def settle(self, value: float, variables: list[Tensor]) -> None:
+        """Keep these variables, whatever was better on the way."""
+        if not math.isfinite(value):
+            raise Diverged
+        self.trace.append(value)
+        self.value, self.best = value, [variable.detach().clone() for variable in variables]
+
     def check_time(self) -> None:
         """End a search that is out of time."""
         if time.perf_counter() > self.deadline:
