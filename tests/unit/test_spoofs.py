@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fedsim.attacks.integrity.forging.forger import Forger
 from fedsim.attacks.integrity.forging.greedy import Greedy
+from fedsim.attacks.integrity.spoofing.adversarial_data import AdversarialData
 from fedsim.attacks.integrity.spoofing.blindfold import Blindfold
 from fedsim.attacks.integrity.spoofing.concatenation import Concatenation
 from fedsim.attacks.integrity.spoofing.directed_retraining import DirectedRetraining
@@ -163,6 +164,18 @@ def test_wrong_data_is_the_next_class_shown_or_not() -> None:
     once = hidden.trace.checkpoints
     steps = [lengths(between(way[0], way[1])) for way in (once, twice)]
     assert steps[1] == pytest.approx([2 * length for length in steps[0]], rel=1e-3)
+
+
+def test_adversarial_data_are_grey_levels_that_lead_nearer_to_the_step_than_ones_own() -> None:
+    claim, own = AdversarialData(iterations=2).train(smooth_work()), smooth_work().own_batches()
+    line = [moved(smooth_work().sent, claim.trace.checkpoints[-1], step / STEPS) for step in range(STEPS + 1)]
+    for point, wanted in zip(claim.trace.checkpoints, line, strict=True):
+        assert all(torch.allclose(point[name], wanted[name], atol=1e-6) for name in wanted)
+    fitted, plain = (gaps(one, smooth_work().model) for one in (claim, replace(claim, batches=own)))
+    assert all(gap < honest_gap for gap, honest_gap in zip(fitted, plain, strict=True))
+    for made, batch in zip(claim.batches, own, strict=True):
+        assert torch.equal(made.labels, batch.labels)
+        assert torch.allclose(255 * made.images, (255 * made.images).round(), atol=1e-4)
 
 
 @pytest.mark.parametrize(("fraction", "gone"), [(0.0, 1), (0.5, 3), (1.0, 6)])
