@@ -1,0 +1,103 @@
+"""Parts of crafted weights on small made-up images: what passes through layers, thresholds, regression."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedsim.attacks.privacy.crafted.carry import carriage_of
+from fedsim.attacks.privacy.crafted.crafted import RIDGE, regressed
+from fedsim.attacks.privacy.crafted.fishing import Fishing
+from fedsim.attacks.privacy.crafted.imprint import Imprint, binned
+from fedsim.core.errors import FedsimError
+from fedsim.core.types import Task
+
+PLAIN = Task(input_shape=(1, 8, 8), num_classes=4)
+TASK = Task(input_shape=(1, 8, 8), num_classes=4, mean=(0.2,), std=(0.5,))
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_features_are_read_back_by_ridge_regression() -> None:
+    known, features = drawn(40, 5) + 3, drawn(7, 5, seed=1) + 3
+    pixels = known @ drawn(5, 9, seed=2) + drawn(40, 9, seed=3)
+    mean, level = known.mean(dim=0), pixels.mean(dim=0)
+    strength = math.sqrt(RIDGE * float((known - mean).square().sum()) / 5)
+    left = torch.cat([known - mean, strength * torch.eye(5, dtype=torch.float64)])  # rows of the ridge
+    right = torch.cat([pixels - level, torch.zeros(5, 9, dtype=torch.float64)])
+    slopes = torch.linalg.lstsq(left, right).solution
+    assert torch.allclose(regressed(known, pixels, features), (features - mean) @ slopes + level)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.2])
+def test_fishing_spends_its_bins_on_the_brightest_share_of_each_direction(share: float) -> None:
+    inputs = drawn(500, 6).float()
+    plan = Fishing(brightest=share, directions=2).plan(inputs, 10, torch.Generator().manual_seed(4))
+    plain = binned(inputs, 10, 2, 1, torch.Generator().manual_seed(4))
+    assert torch.equal(plan.rows, plain.rows)
+    assert torch.equal(plan.levels, plain.levels)
+    for direction in range(2):
+        values = inputs.double() @ plan.rows[direction]
+        above = [float((values > threshold).double().mean()) for threshold in plan.thresholds[direction::2]]
+        assert above == pytest.approx([share * bin for bin in (0.9, 0.7, 0.5, 0.3, 0.1)], abs=0.003)
+
+
+def network(*between: nn.Module, bias: bool = True, channels: int = 6) -> nn.Sequential:
+    layers = [nn.Conv2d(1, channels, 2, stride=2, bias=bias), *between, nn.ReLU(), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(16 * channels, 9), nn.ReLU(), nn.Linear(9, 4)).eval()
+
+
+def test_pixels_pass_a_batch_norm_and_channels_that_are_left_over() -> None:
+    norm = nn.BatchNorm2d(6)
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    norm.running_mean.copy_(drawn(6))
+    norm.running_var.copy_(drawn(6, seed=1).abs() + 0.1)
+    model = network(norm)
+    carriage = carriage_of(model, TASK, "4")
+    assert carriage.exact
+    assert carriage.summary == "96 features for 64 pixels, each of 1 x 1"
+    model.load_state_dict({**model.state_dict(), **carriage.tensors})
+    images = drawn(3, 1, 8, 8).sigmoid().float()
+    arrived = model[:4]((images - 0.2) / 0.5)
+    assert torch.allclose(carriage.images(arrived.double(), TASK), images, atol=1e-5)
+
+
+def test_with_too_few_channels_some_pixels_are_those_of_the_mean() -> None:
+    model = network(channels=2)
+    carriage = carriage_of(model, TASK, "3")
+    assert not carriage.exact
+    model.load_state_dict({**model.state_dict(), **carriage.tensors})
+    images = drawn(1, 1, 8, 8).sigmoid().float()
+    shown = carriage.images(model[:3]((images - 0.2) / 0.5).double(), TASK)
+    right = (shown - images).abs() < 1e-5
+    assert int(right.sum()) == 32
+    assert torch.allclose(shown[~right], torch.tensor(0.2))
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (network(bias=False), "first convolution.*no bias to lift"),
+        (network(nn.Sigmoid()), "'1'.*Sigmoid does not pass pixels on"),
+    ],
+)
+def test_layers_that_pixels_do_not_pass_are_named(model: nn.Sequential, words: str) -> None:
+    last = next(name for name, layer in model.named_children() if isinstance(layer, nn.Linear))
+    with pytest.raises(FedsimError, match=words):
+        carriage_of(model, TASK, last)
+
+
+def test_who_fishes_needs_two_layers_and_a_class_that_exists() -> None:
+    two = nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.ReLU(), nn.Linear(9, 4))
+    three = nn.Sequential(*two[:3], nn.Linear(9, 9), nn.ReLU(), nn.Linear(9, 4))
+    Fishing(target=3).check(two, PLAIN)
+    with pytest.raises(FedsimError, match="expected two linear layers, got"):
+        Fishing().check(three, PLAIN)
+    with pytest.raises(FedsimError, match="attack.target: expected below 4, got 4"):
+        Fishing(target=4).check(two, PLAIN)
+    with pytest.raises(FedsimError, match="has no bias"):
+        Imprint().check(nn.Sequential(nn.Flatten(), nn.Linear(64, 9, bias=False), *two[2:]), PLAIN)
