@@ -10,8 +10,10 @@ from fedsim.attacks.privacy.crafted.carry import carriage_of
 from fedsim.attacks.privacy.crafted.crafted import RIDGE, regressed
 from fedsim.attacks.privacy.crafted.fishing import Fishing
 from fedsim.attacks.privacy.crafted.imprint import Imprint, binned
+from fedsim.attacks.privacy.crafted.quiet import Quiet
 from fedsim.core.errors import FedsimError
-from fedsim.core.types import Task
+from fedsim.core.training import weights_of
+from fedsim.core.types import PublicImages, Task
 
 PLAIN = Task(input_shape=(1, 8, 8), num_classes=4)
 TASK = Task(input_shape=(1, 8, 8), num_classes=4, mean=(0.2,), std=(0.5,))
@@ -101,3 +103,24 @@ def test_who_fishes_needs_two_layers_and_a_class_that_exists() -> None:
         Fishing(target=4).check(two, PLAIN)
     with pytest.raises(FedsimError, match="has no bias"):
         Imprint().check(nn.Sequential(nn.Flatten(), nn.Linear(64, 9, bias=False), *two[2:]), PLAIN)
+
+
+@pytest.mark.parametrize("bias", [50.0, 0.5])
+def test_quiet_exchanges_some_rows_for_ones_that_few_images_pass(bias: float) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 45), nn.ReLU(), nn.Linear(45, 4))
+    public = PublicImages(images=drawn(200, 1, 8, 8).sigmoid().float(), labels=torch.zeros(200).long())
+    before = weights_of(model)
+    sent = Quiet(public=public, units=0.3, passing=0.1, bias=bias).craft(model, PLAIN, 1, before)
+    changed = (sent["1.weight"] != before["1.weight"]).any(dim=1)
+    assert int(changed.sum()) == 14  # of 45, rounded up
+    assert torch.equal(sent["1.bias"][~changed], before["1.bias"][~changed])
+    assert all(torch.equal(sent[name], before[name]) for name in ("3.weight", "3.bias"))
+    lengths = [weights["1.weight"][changed].norm(dim=1) for weights in (before, sent)]
+    assert torch.allclose(*lengths)  # no longer than they were
+    largest = float((sent["1.bias"][changed].abs() / lengths[0]).max())
+    if bias == 0.5:
+        assert largest == pytest.approx(0.5)
+        return
+    passing = (public.images.flatten(1) @ sent["1.weight"].T + sent["1.bias"] > 0)[:, changed]
+    assert passing.float().mean(dim=0).tolist() == pytest.approx([0.1] * 14, abs=0.011)
