@@ -99,7 +99,7 @@ def test_who_fishes_needs_two_layers_and_a_class_that_exists() -> None:
     Fishing(target=3).check(two, PLAIN)
     with pytest.raises(FedsimError, match="expected two linear layers, got"):
         Fishing().check(three, PLAIN)
-    with pytest.raises(FedsimError, match="attack.target: expected below 4, got 4"):
+    with pytest.raises(FedsimError, match=r"attack\.target: expected below 4, got 4"):
         Fishing(target=4).check(two, PLAIN)
     with pytest.raises(FedsimError, match="has no bias"):
         Imprint().check(nn.Sequential(nn.Flatten(), nn.Linear(64, 9, bias=False), *two[2:]), PLAIN)

@@ -1,4 +1,4 @@
-"""Sentences put together from candidates, on spans that are known: every place shows its token and the one before."""
+"""Sentences put together on spans that are known: every place shows its token and the one before."""
 
 import math
 import time
