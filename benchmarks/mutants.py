@@ -28,7 +28,7 @@ from mutation.forks import by_time, fork, outcome, preload
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = [ROOT / name for name in ("attacks", "defenses", "fedsim/metrics", "fedsim/integrity")]
 TESTS = ["tests/unit", "tests/contracts", "tests/golden"] + [
-    f"tests/e2e/test_{name}.py" for name in ("stein_runs", "audits", "forging_games")
+    f"tests/e2e/test_{name}.py" for name in ("stein_runs", "audits", "forging_games", "forged_traces")
 ]
 BAR = 0.85
 Runs = Mapping[str, Mapping[int, list[str]]]  # file, line: the tests that run it
