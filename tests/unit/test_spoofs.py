@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from fedsim.attacks.integrity.forging.forger import Forger
 from fedsim.attacks.integrity.forging.greedy import Greedy
@@ -15,13 +17,15 @@ from fedsim.attacks.integrity.spoofing.concatenation import Concatenation
 from fedsim.attacks.integrity.spoofing.directed_retraining import DirectedRetraining
 from fedsim.attacks.integrity.spoofing.fabricate import claimed, moved, shifted
 from fedsim.attacks.integrity.spoofing.free_rider import FreeRider
+from fedsim.attacks.integrity.spoofing.hidden_jump import SCALES, HiddenJump
+from fedsim.attacks.integrity.spoofing.idle import Idle, sure_batch
 from fedsim.attacks.integrity.spoofing.infinitesimal import Infinitesimal
 from fedsim.attacks.integrity.spoofing.inverse_gradient import SOLVERS, InverseGradient, invert_step
 from fedsim.attacks.integrity.spoofing.replay import Replay
 from fedsim.attacks.integrity.spoofing.wrong_data import WrongData
 from fedsim.contracts import STEPS, same_weights, small_model, small_work
 from fedsim.core.interfaces import Behaviour
-from fedsim.core.training import Claim, LocalWork, honest, weights_of
+from fedsim.core.training import Claim, LocalWork, honest, load_weights, sgd_step, weights_of
 from fedsim.defenses.integrity.proof.verify import recompute
 
 Weights = Mapping[str, Tensor]
@@ -164,6 +168,43 @@ def test_wrong_data_is_the_next_class_shown_or_not() -> None:
     once = hidden.trace.checkpoints
     steps = [lengths(between(way[0], way[1])) for way in (once, twice)]
     assert steps[1] == pytest.approx([2 * length for length in steps[0]], rel=1e-3)
+
+
+def test_an_idle_client_shows_copies_of_the_image_that_the_model_is_surest_of() -> None:
+    work = small_work()
+    claim, found = Idle(iterations=10).train(work), sure_batch(work, 10)
+    assert all(same_weights(weights, work.sent) for weights in claim.trace.checkpoints)
+    assert not any(tensor.any() for tensor in claim.update.values())
+    own = work.own_batches()[0]
+    with torch.no_grad():
+        scores = work.model(own.images)
+        least = functional.cross_entropy(scores, scores.argmax(1), reduction="none").min()
+        loss = functional.cross_entropy(work.model(found.images), found.labels)
+    assert float(loss) < 0.5 * float(least)
+    for batch in claim.batches:
+        assert torch.equal(batch.images, found.images[:1].expand_as(own.images))
+        assert torch.equal(batch.labels, found.labels[:1].expand_as(own.labels))
+    assert torch.allclose(255 * found.images, (255 * found.images).round(), atol=1e-4)
+
+
+def length(one: Weights, other: Weights) -> float:
+    return float(torch.cat([tensor.flatten() for tensor in between(one, other).values()]).norm())
+
+
+def test_a_hidden_jump_goes_by_the_true_step_that_is_longest_beside_its_jumps() -> None:
+    claim = HiddenJump(strength=2.0).train(small_work())
+    found, way = gaps(claim), claim.trace.checkpoints
+    assert [gap > 1e-2 for gap in found] == [False, True, False, True]
+    assert (found[0], found[2]) == (0, 0)
+    work, ratios = small_work(), []
+    for scale, base in product(SCALES, (way[1], way[4])):
+        away = {name: scale * tensor for name, tensor in base.items()}
+        load_weights(work.model, away)
+        sgd_step(work.model, work.own_batches()[2], work.learning_rate)
+        there = weights_of(work.model)
+        ratios.append(length(away, there) / max(length(way[1], away), length(there, way[4])))
+    jumps = max(length(way[1], way[2]), length(way[3], way[4]))
+    assert length(way[2], way[3]) / jumps == pytest.approx(max(ratios), rel=1e-4)
 
 
 def test_adversarial_data_are_grey_levels_that_lead_nearer_to_the_step_than_ones_own() -> None:
