@@ -21,6 +21,7 @@ from fedsim.attacks.integrity.spoofing.hidden_jump import SCALES, HiddenJump
 from fedsim.attacks.integrity.spoofing.idle import Idle, sure_batch
 from fedsim.attacks.integrity.spoofing.infinitesimal import Infinitesimal
 from fedsim.attacks.integrity.spoofing.inverse_gradient import SOLVERS, InverseGradient, invert_step
+from fedsim.attacks.integrity.spoofing.planned_data import PlannedData
 from fedsim.attacks.integrity.spoofing.replay import Replay
 from fedsim.attacks.integrity.spoofing.wrong_data import WrongData
 from fedsim.contracts import STEPS, same_weights, small_model, small_work
@@ -77,6 +78,32 @@ def test_a_free_rider_sends_noise_over_a_straight_line() -> None:
         line = moved(small_work().sent, claim.trace.checkpoints[-1], step / STEPS)
         assert all(torch.allclose(checkpoint[name], line[name], atol=1e-6) for name in line)
     assert not any(tensor.any() for tensor in FreeRider(noise=0).train(small_work()).update.values())
+
+
+def test_a_claimed_gradient_is_the_one_that_would_have_led_there() -> None:
+    work = replace(small_work(), kind="gradient", steps=1)
+    there = {name: tensor + 0.5 for name, tensor in work.sent.items()}
+    claim = claimed(work, [work.sent, there], work.own_batches())
+    for found in (claim.update, claim.trace.checkpoints[-1]):
+        assert all(torch.allclose(t, torch.full_like(t, -0.5 / work.learning_rate)) for t in found.values())
+    assert same_weights(claim.trace.checkpoints[0], work.sent)
+    plain = claimed(replace(work, every=None), [work.sent, there], work.own_batches())
+    assert plain.trace is None
+    assert same_weights(plain.update, claim.update)
+
+
+def test_cheats_commit_to_the_data_that_they_will_show() -> None:
+    work = small_work()
+    own = work.own_batches()[0]
+    assert WrongData(shows="own").data(own, work.task) is own
+    flipped = WrongData(shows="used").data(own, work.task)
+    assert torch.equal(flipped.labels, (own.labels + 1) % 4)
+    assert torch.equal(flipped.images, own.images)
+    blank = PlannedData().data(own, work.task)
+    assert blank.images.shape == own.images.shape
+    assert not blank.labels.any()
+    bits = (255 * blank.images.flatten(1)).round().long()
+    assert (bits[:, :4] * torch.tensor([1, 2, 4, 8])).sum(1).tolist() == list(range(len(own.labels)))
 
 
 @pytest.mark.parametrize("first", [1, 2])
