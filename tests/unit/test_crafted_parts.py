@@ -11,9 +11,10 @@ from fedsim.attacks.privacy.crafted.crafted import RIDGE, regressed
 from fedsim.attacks.privacy.crafted.fishing import Fishing
 from fedsim.attacks.privacy.crafted.imprint import Imprint, binned
 from fedsim.attacks.privacy.crafted.quiet import Quiet
+from fedsim.attacks.privacy.crafted.readout import find_place, read
 from fedsim.core.errors import FedsimError
 from fedsim.core.training import weights_of
-from fedsim.core.types import PublicImages, Task
+from fedsim.core.types import Observation, PublicImages, Task
 
 PLAIN = Task(input_shape=(1, 8, 8), num_classes=4)
 TASK = Task(input_shape=(1, 8, 8), num_classes=4, mean=(0.2,), std=(0.5,))
@@ -124,3 +125,23 @@ def test_quiet_exchanges_some_rows_for_ones_that_few_images_pass(bias: float) ->
         return
     passing = (public.images.flatten(1) @ sent["1.weight"].T + sent["1.bias"] > 0)[:, changed]
     assert passing.float().mean(dim=0).tolist() == pytest.approx([0.1] * 14, abs=0.011)
+
+
+def test_an_update_of_one_step_is_read_as_its_gradient() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.ReLU(), nn.Linear(9, 4))
+    sent = weights_of(model)
+    gradient = {name: torch.randn_like(tensor) for name, tensor in sent.items()}
+    update = {name: -0.25 * tensor for name, tensor in gradient.items()}
+    one = Observation(round=1, client=0, sent=sent, received=gradient, kind="gradient", num_examples=3)
+    told = {"kind": "update", "learning_rate": 0.25, "local_steps": 1, "num_examples": 3}
+    other = Observation(round=1, client=0, sent=sent, received=update, **told)
+    first, second = (read(model, PLAIN, find_place(model, PLAIN), seen) for seen in (one, other))
+    assert torch.allclose(first.gradient, second.gradient)
+    assert torch.allclose(first.gradient[:, :64], gradient["1.weight"].double())
+    two = Observation(round=1, client=0, sent=sent, received=update, **told | {"local_steps": 2})
+    with pytest.raises(FedsimError, match="expected one local step, got 2"):
+        read(model, PLAIN, find_place(model, PLAIN), two)
+    still = {name: torch.zeros_like(tensor) for name, tensor in sent.items()}
+    nothing = Observation(round=1, client=0, sent=sent, received=still, kind="gradient", num_examples=3)
+    with pytest.raises(FedsimError, match="is zero: no unit fired"):
+        read(model, PLAIN, find_place(model, PLAIN), nothing)
