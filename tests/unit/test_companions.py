@@ -105,6 +105,12 @@ def test_no_word_is_chosen_that_explains_nothing() -> None:
     alone = Pairs(tokens=pairs.tokens, places=pairs.places, rows=pairs.rows, atoms=only)
     goal = Goal.of([Errors(token=5, direction=errors.direction, shares=shares, noise=errors.noise)])
     assert _grown(alone, goal, 5, -1.0) == [7]
+    shares[:, 0] = 2.0
+    shares[:, 1] = 1.0  # a fifth of the squares, which all others explain
+    goal = Goal.of([Errors(token=5, direction=errors.direction, shares=shares, noise=errors.noise)])
+    whole = float((goal.shares.square().sum(dim=-1) * goal.weights).sum())
+    assert _grown(alone, goal, 5, 0.5 * whole) == [7]
+    assert _grown(alone, goal, 5, 0.1 * whole) == [7, 20]
 
 
 def test_a_model_without_attention_is_refused_before_it_is_attacked(lines: Dataset) -> None:
