@@ -80,6 +80,8 @@ def test_values_are_said_with_their_unit(name: str, value: float, said: str) -> 
 
 def test_small_numbers_say_how_small_they_are_and_ends_of_zeros_go() -> None:
     assert facts("image_error").said(1.25e-7) == "1.2e-07"
+    assert facts("lpips").said(0.00045) == "4.5e-04"  # below half of the last digit
+    assert facts("lpips").said(0.00055) == "0.001"
     assert facts("lpips").said(12.5) == "12.5"
     assert facts("irec").said(0.125) == "12.5 %"
     assert facts("psnr").said(-3.0) == "-3 dB"
