@@ -13,15 +13,17 @@ from fedsim.core.randomness import generator
 from fedsim.core.training import arithmetic, load_weights, sgd_step, weights_of
 from fedsim.core.types import Weights
 from fedsim.data.synthetic import synthetic
+from fedsim.defenses.integrity.proof.calibration import shape_of
 from fedsim.defenses.integrity.proof.distances import DISTANCES, distance
 from fedsim.defenses.integrity.proof.expected import Thoroughness
 from fedsim.defenses.integrity.proof.initialisation import DRAWS, smallest_p
+from fedsim.defenses.integrity.proof.machine import machine
 from fedsim.defenses.integrity.proof.reproduction import LEAST, SAFETY
 from fedsim.defenses.integrity.proof.sampling import chosen_places
 from fedsim.integrity import calibrate
 from fedsim.integrity.calibrate import study
 from fedsim.integrity.leaned_trace import leaned_back
-from fedsim.integrity.recomputation import _starts
+from fedsim.integrity.recomputation import _starts, calibrations
 from fedsim.integrity.training import (
     CentralTraining,
     batch_at,
@@ -30,6 +32,7 @@ from fedsim.integrity.training import (
     weights_before,
 )
 from fedsim.models.layers import Normalize
+from fedsim.storage.findings import Finding
 
 DATA = synthetic(shape=(1, 4, 4), num_classes=3, train_size=24, test_size=6)
 
@@ -184,6 +187,23 @@ def test_initialisation_says_when_weights_are_told_from_fresh_ones(monkeypatch) 
     monkeypatch.setattr(calibrate, "initial_problem", lambda weights, drawn: None)
     assert found("initialisation")["training 3", "first step told"] == 7
     assert equal(calibrate._fresh(TRAINING)(4), weights_of(fresh(5)))
+
+
+def test_a_delta_is_bound_to_what_it_was_measured_for() -> None:
+    training = replace(TRAINING, study=("reproduction",), intervals=(2, 3, 5))
+    kept = [
+        Finding(study="reproduction", case=f"k={interval}, delta for l2", figure="delta", value=interval / 10)
+        for interval in (2, 3)
+    ]
+    first, second = calibrations(training, "l2", kept)
+    assert (first.delta, first.every, first.intervals) == (0.2, 2, 4)
+    assert (second.delta, second.every, second.intervals) == (0.3, 3, 3)
+    assert (first.distance, first.learning_rate, first.batch_size) == ("l2", 0.3, 8)
+    assert first.model == shape_of(weights_of(fresh(9)))
+    assert machine() in first.machines
+    assert calibrations(training, "linf", kept) == []
+    (all_of_it,) = calibrations(replace(training, batch_size=99, intervals=(2,)), "l2", kept)
+    assert all_of_it.batch_size == 24
 
 
 def test_costs_are_the_share_beyond_training(monkeypatch) -> None:

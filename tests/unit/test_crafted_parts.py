@@ -11,7 +11,7 @@ from fedsim.attacks.privacy.crafted.crafted import RIDGE, regressed
 from fedsim.attacks.privacy.crafted.fishing import Fishing
 from fedsim.attacks.privacy.crafted.imprint import Imprint, binned
 from fedsim.attacks.privacy.crafted.quiet import Quiet
-from fedsim.attacks.privacy.crafted.readout import find_place, read
+from fedsim.attacks.privacy.crafted.readout import SYNTHETIC, find_place, images_of, read
 from fedsim.core.errors import FedsimError
 from fedsim.core.training import weights_of
 from fedsim.core.types import Observation, PublicImages, Task
@@ -145,3 +145,15 @@ def test_an_update_of_one_step_is_read_as_its_gradient() -> None:
     nothing = Observation(round=1, client=0, sent=sent, received=still, kind="gradient", num_examples=3)
     with pytest.raises(FedsimError, match="is zero: no unit fired"):
         read(model, PLAIN, find_place(model, PLAIN), nothing)
+
+
+def test_without_public_images_thresholds_are_set_by_made_up_ones_of_the_tasks_mean_and_deviation() -> None:
+    task = Task(input_shape=(2, 32, 32), num_classes=4, mean=(0.5, 0.4), std=(0.1, 0.05))
+    made = images_of(task, None, 7)
+    assert made.shape == (SYNTHETIC, 2, 32, 32)
+    assert made.mean(dim=(0, 2, 3)).tolist() == pytest.approx([0.5, 0.4], abs=0.01)
+    assert made.std(dim=(0, 2, 3)).tolist() == pytest.approx([0.1, 0.05], rel=0.15)
+    assert torch.equal(made, images_of(task, None, 7))
+    assert not torch.equal(made, images_of(task, None, 8))
+    public = PublicImages(images=drawn(3, 2, 32, 32).float(), labels=torch.zeros(3).long())
+    assert torch.equal(images_of(task, public, 7), public.images)
