@@ -170,8 +170,9 @@ def essential(runs: Runs, seconds: Mapping[str, float], paths: Sequence[str], bu
         code, lines = without(ROOT, step)
         table = runs.get(step.path, {})
         running = [test for line in lines for test in table.get(line, ())]
-        if not table:  # a file without functions: whoever names it
-            running = [test for test in seconds if step.name.split("/")[1] in test]
+        if not table:  # no function that is traced: whoever names the method or the file
+            names = (step.name.split("/")[1], Path(step.path).stem)
+            running = [test for test in seconds if any(name in test for name in names)]
         tests = affordable(running, seconds, budget)
         end = outcome(ROOT / step.path, lambda code=code: code, tests, ROOT).end if tests else "uncovered"  # type: ignore[misc]
         if end in ("survived", "uncovered"):
