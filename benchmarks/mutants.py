@@ -28,7 +28,7 @@ from mutation.forks import by_time, fork, outcome, preload
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = [ROOT / name for name in ("attacks", "defenses", "fedsim/metrics", "fedsim/integrity")]
 TESTS = ["tests/unit", "tests/contracts", "tests/golden"] + [
-    f"tests/e2e/test_{name}.py" for name in ("stein_runs", "audits", "forging_games")
+    f"tests/e2e/test_{name}.py" for name in ("stein_runs", "audits", "forging_games", "forged_traces")
 ]
 BAR = 0.85
 Runs = Mapping[str, Mapping[int, list[str]]]  # file, line: the tests that run it
@@ -170,8 +170,9 @@ def essential(runs: Runs, seconds: Mapping[str, float], paths: Sequence[str], bu
         code, lines = without(ROOT, step)
         table = runs.get(step.path, {})
         running = [test for line in lines for test in table.get(line, ())]
-        if not table:  # a file without functions: whoever names it
-            running = [test for test in seconds if step.name.split("/")[1] in test]
+        if not table:  # no function that is traced: whoever names the method or the file
+            names = (step.name.split("/")[1], Path(step.path).stem)
+            running = [test for test in seconds if any(name in test for name in names)]
         tests = affordable(running, seconds, budget)
         end = outcome(ROOT / step.path, lambda code=code: code, tests, ROOT).end if tests else "uncovered"  # type: ignore[misc]
         if end in ("survived", "uncovered"):

@@ -8,17 +8,22 @@ import pytest
 import torch
 from torch import nn
 
+from fedsim.attacks.integrity.spoofing.inverse_gradient import SOLVERS
 from fedsim.core.randomness import generator
 from fedsim.core.training import arithmetic, load_weights, sgd_step, weights_of
 from fedsim.core.types import Weights
 from fedsim.data.synthetic import synthetic
+from fedsim.defenses.integrity.proof.calibration import shape_of
 from fedsim.defenses.integrity.proof.distances import DISTANCES, distance
 from fedsim.defenses.integrity.proof.expected import Thoroughness
+from fedsim.defenses.integrity.proof.initialisation import DRAWS, smallest_p
+from fedsim.defenses.integrity.proof.machine import machine
 from fedsim.defenses.integrity.proof.reproduction import LEAST, SAFETY
 from fedsim.defenses.integrity.proof.sampling import chosen_places
 from fedsim.integrity import calibrate
 from fedsim.integrity.calibrate import study
-from fedsim.integrity.recomputation import _starts
+from fedsim.integrity.leaned_trace import leaned_back
+from fedsim.integrity.recomputation import _starts, calibrations
 from fedsim.integrity.training import (
     CentralTraining,
     batch_at,
@@ -27,6 +32,7 @@ from fedsim.integrity.training import (
     weights_before,
 )
 from fedsim.models.layers import Normalize
+from fedsim.storage.findings import Finding
 
 DATA = synthetic(shape=(1, 4, 4), num_classes=3, train_size=24, test_size=6)
 
@@ -183,7 +189,79 @@ def test_initialisation_says_when_weights_are_told_from_fresh_ones(monkeypatch) 
     assert equal(calibrate._fresh(TRAINING)(4), weights_of(fresh(5)))
 
 
+def test_a_delta_is_bound_to_what_it_was_measured_for() -> None:
+    training = replace(TRAINING, study=("reproduction",), intervals=(2, 3, 5))
+    kept = [
+        Finding(study="reproduction", case=f"k={interval}, delta for l2", figure="delta", value=interval / 10)
+        for interval in (2, 3)
+    ]
+    first, second = calibrations(training, "l2", kept)
+    assert (first.delta, first.every, first.intervals) == (0.2, 2, 4)
+    assert (second.delta, second.every, second.intervals) == (0.3, 3, 3)
+    assert (first.distance, first.learning_rate, first.batch_size) == ("l2", 0.3, 8)
+    assert first.model == shape_of(weights_of(fresh(9)))
+    assert machine() in first.machines
+    assert calibrations(training, "linf", kept) == []
+    (all_of_it,) = calibrations(replace(training, batch_size=99, intervals=(2,)), "l2", kept)
+    assert all_of_it.batch_size == 24
+
+
 def test_costs_are_the_share_beyond_training(monkeypatch) -> None:
     clock = iter([0.0, 2.0, 2.0, 5.0, 10.0, 14.0, 14.0, 24.0, 30.0, 33.0, 33.0, 39.0])
     monkeypatch.setattr(calibrate, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     assert found("costs") == {("k=3", "recording / training"): pytest.approx(3 / 2 - 1)}
+
+
+def test_p_values_are_those_of_the_tensor_that_looks_least_like_a_fresh_one() -> None:
+    drawn = [weights_of(fresh(number + 1)) for number in range(DRAWS)]
+    way = [weights_of(fresh(1001)), *by_hand_from(1001)]
+    values = found("p_values")
+    assert [case for case, _ in values] == ["step 0", "step 1", "step 2", "step 5"]
+    for step in (0, 1, 2, 5):
+        assert values[f"step {step}", "smallest p"] == smallest_p(way[step], drawn)
+
+
+def by_hand_from(seed: int) -> list[Weights]:
+    """Return the weights after each step of the first data order, from another model."""
+    model, after = fresh(seed), list[Weights]()
+    for step in range(7):
+        sgd_step(model, batch_at(TRAINING, central_indices(TRAINING, step, 1)), 0.3)
+        after.append(weights_of(model))
+    return after
+
+
+def test_a_tensor_that_is_alike_in_all_draws_is_not_asked() -> None:
+    drawn = [{"a": torch.zeros(9), "b": torch.arange(9.0) + number} for number in range(3)]
+    assert smallest_p({"a": torch.ones(9), "b": torch.arange(9.0) + 1}, drawn) > 0.5
+    assert smallest_p({"a": torch.ones(9), "b": torch.arange(9.0) + 50}, drawn) < 0.01
+
+
+def test_inversion_tells_how_far_each_solver_gets_by_its_gradients() -> None:
+    values = found("inversion", fresh=lambda number: fresh(number))
+    for solver in SOLVERS:
+        errors = [
+            value for (case, figure), value in values.items() if case.startswith(solver) and figure == "linf"
+        ]
+        assert errors == sorted(errors, reverse=True)
+        assert values[solver, "least linf"] <= errors[-1]
+        assert values[f"{solver}, 1 gradients", "linf"] > 1e-6
+    assert min(values[solver, "least linf"] for solver in SOLVERS) < 1e-9
+
+
+def test_a_leaned_trace_is_nowhere_further_off_than_it_may_be_and_tells_what_is_left() -> None:
+    other = batch_at(TRAINING, torch.arange(8, 16))
+    plain, gap = leaned_back(TRAINING, {}, 0.01)
+    assert gap == 0
+    assert all(equal(one, own) for one, own in zip(plain.checkpoints, by_hand(), strict=True))
+    trace, left = leaned_back(TRAINING, {2: other}, 1e-3)
+    assert all(equal(one, own) for one, own in zip(trace.checkpoints[:3], by_hand(), strict=False))
+    for step in range(2, 7):
+        model = fresh(0)
+        load_weights(model, trace.checkpoints[step])
+        own = other if step == 2 else batch_at(TRAINING, central_indices(TRAINING, step))
+        sgd_step(model, own, 0.3)
+        assert distance("l2", weights_of(model), trace.checkpoints[step + 1]) == pytest.approx(1e-3, rel=1e-3)
+    assert distance("l2", trace.checkpoints[-1], by_hand()[-1]) == pytest.approx(left, rel=1e-3)
+    back, nothing = leaned_back(TRAINING, {2: other}, 10.0)
+    assert nothing == 0
+    assert equal(back.checkpoints[-1], by_hand()[-1])

@@ -5,7 +5,7 @@ import torch
 
 import fedsim
 from fedsim.attacks.privacy.text.attention import Attention, attention_of
-from fedsim.attacks.privacy.text.companions import Errors, Pairs, errors_of, sentence_of
+from fedsim.attacks.privacy.text.companions import Errors, Goal, Pairs, _grown, errors_of, sentence_of
 from fedsim.attacks.privacy.text.structure import entering
 from fedsim.core.inputs import Tokens
 from fedsim.data.images import Dataset
@@ -93,3 +93,27 @@ def test_the_words_of_a_text_enter_the_first_attention_as_candidates_say(lines: 
     text = lines.train.batch(torch.tensor([7]))
     alone = entering(model, "blocks.0.query", text[0][:, None].expand(-1, form.length))
     assert torch.allclose(entering(model, "blocks.0.query", text)[0], alone.diagonal(dim1=0, dim2=1).T)
+
+
+def test_no_word_is_chosen_that_explains_nothing() -> None:
+    pairs, errors = made_up(0.0)
+    shares = torch.zeros(6, 16, dtype=torch.float64)
+    shares[:, 0] = 1.0
+    only = torch.zeros(100, 6, 16, dtype=torch.float64)
+    only[:, :, 1] = 1.0
+    only[7, :, 1], only[7, :, 0] = 0.0, 2.0
+    alone = Pairs(tokens=pairs.tokens, places=pairs.places, rows=pairs.rows, atoms=only)
+    goal = Goal.of([Errors(token=5, direction=errors.direction, shares=shares, noise=errors.noise)])
+    assert _grown(alone, goal, 5, -1.0) == [7]
+    shares[:, 0] = 2.0
+    shares[:, 1] = 1.0  # a fifth of the squares, which all others explain
+    goal = Goal.of([Errors(token=5, direction=errors.direction, shares=shares, noise=errors.noise)])
+    whole = float((goal.shares.square().sum(dim=-1) * goal.weights).sum())
+    assert _grown(alone, goal, 5, 0.5 * whole) == [7]
+    assert _grown(alone, goal, 5, 0.1 * whole) == [7, 20]
+
+
+def test_a_model_without_attention_is_refused_before_it_is_attacked(lines: Dataset) -> None:
+    table = torch.nn.Embedding(len(lines.task.inputs.vocabulary), 4)
+    with pytest.raises(fedsim.FedsimError, match="a transformer of tokens"):
+        fedsim.attack("dager").check(torch.nn.Sequential(table, torch.nn.Linear(4, 4)), lines.task)

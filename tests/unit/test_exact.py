@@ -110,6 +110,12 @@ def test_equal_examples_are_counted_and_examples_without_loss_are_not_guessed() 
     twice, again = torch.cat([images, images[:1]]), torch.cat([labels, labels[:1]])
     guess = HeadPeeling().run(model, TASK, [observed(model, twice, again)])
     assert torch.equal(guess.class_counts, again.bincount(minlength=20))
+    layer, size, different = head(model, TASK, observed(model, twice, again))
+    peel = HeadPeel.of(layer, size, different, nonnegative=True)
+    HeadPeeling()._search(peel, observed(model, twice, again))
+    assert sorted(zip(peel.labels.tolist(), peel.copies.tolist(), strict=True)) == sorted(
+        (label, 2 if place == 0 else 1) for place, label in enumerate(labels.tolist())
+    )
     with torch.no_grad():
         model[-1].weight *= 3000.0  # one-hot probabilities: the one example that is right leaves nothing
         best = model(images).argmax(dim=1)

@@ -118,6 +118,8 @@ def test_strengths_stay_at_0_where_no_others_cancel_an_error() -> None:
     assert positive_support(errors, needed, 8).tolist() == [True, True, True, False]
     with pytest.raises(FedsimError, match="no strengths from 1 to 8 cancel the errors of 1 examples"):
         positive_support(errors, np.array([False, False, False, True]), 8)
+    two = np.array([[1.0], [1.0], [-1.0]])  # the third balances two at once, and has no room for more
+    assert positive_support(two, np.zeros(3, dtype=bool), 2).tolist() == [True, True, True]
     found = whole_strengths(errors, needed, 8, np.random.default_rng(0))
     assert found[0] >= 1
     assert found[3] == 0
@@ -154,6 +156,10 @@ def test_parts_of_the_lattice_search() -> None:
     assert np.abs(equations.T @ centre).max() < 1e-9
     assert (centre > 0.5).all()
     assert (centre < 5.5).all()
+    wide = np.where(np.arange(40) % 3, 6.0, 300.0)
+    middle = analytic_centre(equations, low, wide)
+    slope = 1 / (middle - low) - 1 / (wide - middle)  # of the logarithms: nothing along the solutions
+    assert np.abs(slope - equations @ np.linalg.lstsq(equations, slope, rcond=None)[0]).max() < 1e-6
     whole = integer_solution(equations, low, high, chance)
     assert whole.any()
     assert (whole >= 0).all()

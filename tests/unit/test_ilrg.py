@@ -11,8 +11,8 @@ from fedsim.attacks.privacy.labels.bias_corrected import BiasCorrected
 from fedsim.attacks.privacy.labels.counts import estimate_batch_size, repair_counts
 from fedsim.attacks.privacy.labels.gradinversion import GradInversion
 from fedsim.attacks.privacy.labels.idlg import IDLG
-from fedsim.attacks.privacy.labels.ilrg import ILRG, solve_proportions
-from fedsim.attacks.privacy.labels.last_layer import last_layer, restore_removed
+from fedsim.attacks.privacy.labels.ilrg import ILRG, class_embeddings, pooled_embedding, solve_proportions
+from fedsim.attacks.privacy.labels.last_layer import LastLayer, last_layer, restore_removed
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack
 from fedsim.core.types import Observation, Reconstruction, Task
@@ -30,6 +30,31 @@ def test_exact_probabilities_give_exact_counts() -> None:
     solved, residual = solve_proportions(probabilities, bias_gradient)
     assert torch.allclose(solved * 7, counts)
     assert residual < 1e-12
+
+
+def test_classes_whose_quotient_goes_too_far_get_the_embedding_of_all() -> None:
+    random = torch.Generator().manual_seed(0)
+    weight, bias = torch.randn(6, 4, generator=random).double(), torch.randn(6, generator=random).double()
+    entries = torch.tensor([-0.3, 0.02, 0.2, -0.05, 0.13, 0.0], dtype=torch.float64)
+    layer = LastLayer(
+        weight=weight,
+        bias=bias,
+        weight_gradient=torch.randn(6, 4, generator=random).double(),
+        bias_gradient=entries,
+        num_examples=10,
+    )
+    pooled = pooled_embedding(layer)
+    likely = torch.softmax(weight @ pooled + bias, dim=0).tolist()
+    sizes = list[float]()  # of the weights in a class's quotient: below 0 of its own, above of the others
+    for chance, entry in zip(likely[:5], entries.tolist(), strict=False):
+        own = max(0.0, chance - entry) * (1 - chance)
+        sizes.append((own + abs(entry + own)) / abs(entry))
+    ordered = sorted(sizes)
+    for low, high in zip([0.5, *ordered], [*ordered, 2 * ordered[-1]], strict=True):
+        found = class_embeddings(layer, (low + high) / 2)
+        for place, size in enumerate([*sizes, math.inf]):
+            quotient = layer.weight_gradient[place] / entries[place]
+            assert torch.allclose(found[place], quotient if size <= (low + high) / 2 else pooled)
 
 
 @given(st.lists(st.floats(-5, 30), min_size=1, max_size=12), st.integers(1, 60))

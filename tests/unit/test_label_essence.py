@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedsim.attacks.privacy.labels import rlu
 from fedsim.attacks.privacy.labels.bias_corrected import BiasCorrected
 from fedsim.attacks.privacy.labels.gradinversion import GradInversion
 from fedsim.attacks.privacy.labels.idlg import IDLG
@@ -213,6 +214,24 @@ def test_rlu_draws_embeddings_as_spread_as_the_public_ones(observe, seed: int) -
     seen = observe(model, spread(labels), labels)
     counts = RLU(public=public).run(model, TASK, [seen]).class_counts
     assert int((counts - labels.bincount(minlength=CLASSES)).abs().sum()) / 2 <= 20
+
+
+def test_rlu_draws_as_many_embeddings_of_each_class_with_its_mean_and_deviation(observe, monkeypatch) -> None:
+    random, model, means = torch.Generator().manual_seed(0), random_model(0), one_picture_a_class(0)
+    labels = torch.arange(CLASSES).repeat(500)
+    widths = torch.linspace(0.5, 4, CLASSES)[labels].view(-1, 1, 1, 1)
+    images = means.images[labels] + widths * torch.randn(len(labels), 1, SIDE, SIDE, generator=random)
+    seen, told = observe(model, means.images[LABELS], LABELS), list[Tensor]()
+
+    def simulated(layer: object, drawn: Tensor, proportions: Tensor, steps: int, rate: float) -> Tensor:
+        told.append(drawn)
+        return torch.full((CLASSES, CLASSES), 1 / CLASSES, dtype=torch.float64)
+
+    monkeypatch.setattr(rlu, "simulate_confidences", simulated)
+    RLU(public=PublicImages(images=images, labels=labels), samples=900, iterations=2).run(model, TASK, [seen])
+    assert [len(told), *told[0].shape] == [2, CLASSES, 900, SIDE**2]
+    assert torch.allclose(told[0].std(dim=1).mean(dim=1).float(), torch.linspace(0.5, 4, CLASSES), rtol=0.05)
+    assert torch.allclose(told[0].mean(dim=1).float(), means.images.flatten(1), atol=0.7)
 
 
 def test_soteria_rows_are_the_embeddings_up_to_their_size(observe) -> None:

@@ -167,6 +167,19 @@ def test_verifiers_that_share_a_proof_judge_its_drift_by_all_of_it() -> None:
     assert together.recomputed == alone.recomputed == 12
 
 
+def test_shares_are_added_up_and_the_first_that_rejects_is_the_verdict() -> None:
+    one = Verdict(
+        round=1, client=0, accepted=True, distance=1.0, limit=3.0, recomputed=2, shown=5, seconds=2.0
+    )
+    two = replace(one, distance=2.0, limit=1.0, recomputed=3, shown=7, seconds=1.0)
+    together = merged([Share(one, []), Share(two, []), Share(replace(one, distance=None, limit=None), [])])
+    assert (together.accepted, together.distance, together.limit) == (True, 2.0, 3.0)
+    assert (together.recomputed, together.shown, together.seconds) == (7, 17, 2.0)
+    no = replace(two, accepted=False, check="step", reason="far")
+    found = merged([Share(one, []), Share(no, []), Share(replace(no, reason="later"), [])])
+    assert (found.accepted, found.check, found.reason) == (False, "step", "far")
+
+
 def test_a_measured_delta_is_granted_as_far_as_an_interval_is_long() -> None:
     target = {name: tensor + 1.0 for name, tensor in honest().trace.checkpoints[-1].items()}
     sealed, _ = spoofed(TRAINING, Creep(delta=0.05, wavers=True, hides_machine=True), 1, target)

@@ -1,6 +1,7 @@
 """Figures in words, their colours, the command that makes them again, and axes that show no rounding."""
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from matplotlib.figure import Figure
 
 from fedsim.config.catalog import names
 from fedsim.core.interfaces import Metric
-from fedsim.metrics.facts import KNOWN, facts, facts_of, told
+from fedsim.metrics.chance import chance, chance_of_all
+from fedsim.metrics.facts import KNOWN, facts, facts_of, legend, told
 from fedsim.report.calibration import tables_of
 from fedsim.report.figures import bars_figure, heat_figure, rounds_figure
 from fedsim.report.figures.style import (
@@ -74,6 +76,62 @@ def test_a_metric_of_others_says_it_through_the_summary() -> None:
 )
 def test_values_are_said_with_their_unit(name: str, value: float, said: str) -> None:
     assert facts(name).said(value) == said
+
+
+def test_small_numbers_say_how_small_they_are_and_ends_of_zeros_go() -> None:
+    assert facts("image_error").said(1.25e-7) == "1.2e-07"
+    assert facts("lpips").said(0.00045) == "4.5e-04"  # below half of the last digit
+    assert facts("lpips").said(0.00055) == "0.001"
+    assert facts("lpips").said(12.5) == "12.5"
+    assert facts("irec").said(0.125) == "12.5 %"
+    assert facts("psnr").said(-3.0) == "-3 dB"
+    assert facts("bytes").said(1234567.0) == "1,234,567"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "other", "better"),
+    [
+        ("psnr", 12.2, 12.0, True),
+        ("psnr", 12.05, 12.0, False),  # a tenth of a dB
+        ("psnr", 11.0, 12.0, False),
+        ("irec", 0.51, 0.5, True),
+        ("irec", 0.503, 0.5, False),  # half a point
+        ("irec", 0.001, 0.0, True),  # who guesses blindly never gets there
+        ("lpips", 0.1, 0.2, True),
+        ("lpips", 0.3, 0.2, False),
+        ("lpips", 0.2, 0.2, False),
+    ],
+)
+def test_better_is_beyond_the_resolution_and_beyond_chance(
+    name: str, value: float, other: float, better: bool
+) -> None:
+    assert facts(name).better(value, other) is better
+    assert not facts(name).better(value, other, chance=5.0)
+
+
+def test_chance_is_judged_by_what_went_the_other_way() -> None:
+    assert chance([]) == 0
+    assert chance([1.0, 2.0, 0.0]) == chance([-1.0]) == 0
+    assert chance([5.0, -1.0, 2.0, -3.0]) == pytest.approx(1.96 * math.sqrt(2 * 10 / 4) / 2)
+    assert chance([-5.0, 1.0]) == pytest.approx(1.96 * math.sqrt(2 / 2) / math.sqrt(2))
+    assert chance_of_all([1.0, 1.0], [3.0, 4.0]) == pytest.approx(5 / 2)
+    assert chance_of_all([9.0, -4.0], [0.0, 0.0]) == pytest.approx(1.96 * 4 / math.sqrt(2))
+    assert chance_of_all([], []) == 0
+
+
+def test_the_best_of_a_batch_are_named_and_costs_leak_nothing() -> None:
+    assert facts("psnr_best6").title == f"{facts('psnr').title}, best 6 of a batch"
+    assert facts("psnr").with_unit == f"{facts('psnr').title} ({facts('psnr').unit})"
+    assert facts("psnr").direction == "higher leaks more"
+    assert facts("lpips").direction == "lower leaks more"
+    assert facts("bytes").direction == "lower is better"
+    assert facts("accuracy").direction == "higher is better"
+    for name in ("accuracy", "noticed", "detection", "irec", "ssim", "certified", "recovered", "rougel"):
+        assert facts(name).bounded, name
+    for name in ("loss", "bytes", "psnr", "lpips", "image_error", "epsilon"):
+        assert not facts(name).bounded, name
+    assert legend(["psnr", "x_y"]) == {"psnr": facts("psnr"), "x_y": facts("x_y")}
+    assert facts("x_y").title == "x y"
 
 
 def luminance(colour: str) -> float:

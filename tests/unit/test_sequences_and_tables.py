@@ -1,5 +1,6 @@
 """Tables and texts as pixels, and the models of the papers on data forging."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -195,6 +196,19 @@ def test_a_transformer_reads_whole_bytes_and_knows_their_places() -> None:
     assert model[0](values / 255).tolist() == [[0, 255, 97, 98]]
     assert model[0](values.float() / 255 + 0.001).tolist() == [[0, 255, 97, 98]]
     assert not torch.allclose(model(values / 255), model(values.flip(3) / 255))
+
+
+def test_numbers_stay_in_their_ranges_and_scores_of_categories_are_free() -> None:
+    form = Row(columns=(Number("a", 0, 1), Choice("job", ("x", "y")), Number("b", 0, 9)))
+    task = Task(num_classes=2, input_shape=form.shape, mean=(0.5,), std=(0.25,), inputs=form)
+    rows, point = Rows(task), torch.tensor([[-1.0, 5.0, -5.0, 3.0], [0.25, 0.5, 0.5, 0.75]])
+    rows.keep_inside(point)
+    assert point.tolist() == [[0.0, 5.0, -5.0, 1.0], [0.25, 0.5, 0.5, 0.75]]
+    shown = rows.pixels(rows.images(point)).flatten(1)
+    assert shown[1].tolist() == pytest.approx([0.25, 0.5, 0.5, 0.75])
+    assert shown[0].tolist() == pytest.approx([0, 1, 0, 1], abs=1e-4)
+    start = rows.point((torch.tensor([[0.3, 1.0, 0.0, 0.6]]).view(-1, *form.shape) - 0.5) / 0.25)
+    assert start[0].tolist() == pytest.approx([0.3, 4 * math.tanh(0.5), -4 * math.tanh(0.5), 0.6])
 
 
 def test_an_ensemble_takes_medians_and_votes_of_rows_that_belong_together() -> None:

@@ -2,25 +2,31 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from fedsim.attacks.integrity.forging.forger import Forger
 from fedsim.attacks.integrity.forging.greedy import Greedy
+from fedsim.attacks.integrity.spoofing.adversarial_data import AdversarialData
 from fedsim.attacks.integrity.spoofing.blindfold import Blindfold
 from fedsim.attacks.integrity.spoofing.concatenation import Concatenation
 from fedsim.attacks.integrity.spoofing.directed_retraining import DirectedRetraining
 from fedsim.attacks.integrity.spoofing.fabricate import claimed, moved, shifted
 from fedsim.attacks.integrity.spoofing.free_rider import FreeRider
+from fedsim.attacks.integrity.spoofing.hidden_jump import SCALES, HiddenJump
+from fedsim.attacks.integrity.spoofing.idle import Idle, sure_batch
 from fedsim.attacks.integrity.spoofing.infinitesimal import Infinitesimal
 from fedsim.attacks.integrity.spoofing.inverse_gradient import SOLVERS, InverseGradient, invert_step
+from fedsim.attacks.integrity.spoofing.planned_data import PlannedData
 from fedsim.attacks.integrity.spoofing.replay import Replay
 from fedsim.attacks.integrity.spoofing.wrong_data import WrongData
 from fedsim.contracts import STEPS, same_weights, small_model, small_work
 from fedsim.core.interfaces import Behaviour
-from fedsim.core.training import Claim, LocalWork, honest, weights_of
+from fedsim.core.training import Claim, LocalWork, honest, load_weights, sgd_step, weights_of
 from fedsim.defenses.integrity.proof.verify import recompute
 
 Weights = Mapping[str, Tensor]
@@ -72,6 +78,32 @@ def test_a_free_rider_sends_noise_over_a_straight_line() -> None:
         line = moved(small_work().sent, claim.trace.checkpoints[-1], step / STEPS)
         assert all(torch.allclose(checkpoint[name], line[name], atol=1e-6) for name in line)
     assert not any(tensor.any() for tensor in FreeRider(noise=0).train(small_work()).update.values())
+
+
+def test_a_claimed_gradient_is_the_one_that_would_have_led_there() -> None:
+    work = replace(small_work(), kind="gradient", steps=1)
+    there = {name: tensor + 0.5 for name, tensor in work.sent.items()}
+    claim = claimed(work, [work.sent, there], work.own_batches())
+    for found in (claim.update, claim.trace.checkpoints[-1]):
+        assert all(torch.allclose(t, torch.full_like(t, -0.5 / work.learning_rate)) for t in found.values())
+    assert same_weights(claim.trace.checkpoints[0], work.sent)
+    plain = claimed(replace(work, every=None), [work.sent, there], work.own_batches())
+    assert plain.trace is None
+    assert same_weights(plain.update, claim.update)
+
+
+def test_cheats_commit_to_the_data_that_they_will_show() -> None:
+    work = small_work()
+    own = work.own_batches()[0]
+    assert WrongData(shows="own").data(own, work.task) is own
+    flipped = WrongData(shows="used").data(own, work.task)
+    assert torch.equal(flipped.labels, (own.labels + 1) % 4)
+    assert torch.equal(flipped.images, own.images)
+    blank = PlannedData().data(own, work.task)
+    assert blank.images.shape == own.images.shape
+    assert not blank.labels.any()
+    bits = (255 * blank.images.flatten(1)).round().long()
+    assert (bits[:, :4] * torch.tensor([1, 2, 4, 8])).sum(1).tolist() == list(range(len(own.labels)))
 
 
 @pytest.mark.parametrize("first", [1, 2])
@@ -163,6 +195,55 @@ def test_wrong_data_is_the_next_class_shown_or_not() -> None:
     once = hidden.trace.checkpoints
     steps = [lengths(between(way[0], way[1])) for way in (once, twice)]
     assert steps[1] == pytest.approx([2 * length for length in steps[0]], rel=1e-3)
+
+
+def test_an_idle_client_shows_copies_of_the_image_that_the_model_is_surest_of() -> None:
+    work = small_work()
+    claim, found = Idle(iterations=10).train(work), sure_batch(work, 10)
+    assert all(same_weights(weights, work.sent) for weights in claim.trace.checkpoints)
+    assert not any(tensor.any() for tensor in claim.update.values())
+    own = work.own_batches()[0]
+    with torch.no_grad():
+        scores = work.model(own.images)
+        least = functional.cross_entropy(scores, scores.argmax(1), reduction="none").min()
+        loss = functional.cross_entropy(work.model(found.images), found.labels)
+    assert float(loss) < 0.5 * float(least)
+    for batch in claim.batches:
+        assert torch.equal(batch.images, found.images[:1].expand_as(own.images))
+        assert torch.equal(batch.labels, found.labels[:1].expand_as(own.labels))
+    assert torch.allclose(255 * found.images, (255 * found.images).round(), atol=1e-4)
+
+
+def length(one: Weights, other: Weights) -> float:
+    return float(torch.cat([tensor.flatten() for tensor in between(one, other).values()]).norm())
+
+
+def test_a_hidden_jump_goes_by_the_true_step_that_is_longest_beside_its_jumps() -> None:
+    claim = HiddenJump(strength=2.0).train(small_work())
+    found, way = gaps(claim), claim.trace.checkpoints
+    assert [gap > 1e-2 for gap in found] == [False, True, False, True]
+    assert (found[0], found[2]) == (0, 0)
+    work, ratios = small_work(), []
+    for scale, base in product(SCALES, (way[1], way[4])):
+        away = {name: scale * tensor for name, tensor in base.items()}
+        load_weights(work.model, away)
+        sgd_step(work.model, work.own_batches()[2], work.learning_rate)
+        there = weights_of(work.model)
+        ratios.append(length(away, there) / max(length(way[1], away), length(there, way[4])))
+    jumps = max(length(way[1], way[2]), length(way[3], way[4]))
+    assert length(way[2], way[3]) / jumps == pytest.approx(max(ratios), rel=1e-4)
+
+
+def test_adversarial_data_are_grey_levels_that_lead_nearer_to_the_step_than_ones_own() -> None:
+    claim, own = AdversarialData(iterations=2).train(smooth_work()), smooth_work().own_batches()
+    line = [moved(smooth_work().sent, claim.trace.checkpoints[-1], step / STEPS) for step in range(STEPS + 1)]
+    for point, wanted in zip(claim.trace.checkpoints, line, strict=True):
+        assert all(torch.allclose(point[name], wanted[name], atol=1e-6) for name in wanted)
+    fitted, plain = (gaps(one, smooth_work().model) for one in (claim, replace(claim, batches=own)))
+    assert all(gap < honest_gap for gap, honest_gap in zip(fitted, plain, strict=True))
+    for made, batch in zip(claim.batches, own, strict=True):
+        assert torch.equal(made.labels, batch.labels)
+        assert torch.allclose(255 * made.images, (255 * made.images).round(), atol=1e-4)
 
 
 @pytest.mark.parametrize(("fraction", "gone"), [(0.0, 1), (0.5, 3), (1.0, 6)])

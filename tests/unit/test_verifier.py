@@ -151,6 +151,8 @@ def test_suspicions_of_hand_made_batches() -> None:
     )
     assert disagreement(asked, shades) == 0.25
     assert disagreement(replace(asked, labels=torch.rand(4, 2)), shades) == 1
+    texts = Batch(images=torch.tensor([[3, 0]]), labels=torch.tensor([[1, 2]]))  # tokens, and the next ones
+    assert lit_dark_pixels(texts, texts) == disagreement(texts, texts) == 0
 
 
 def test_epochs_are_counted_in_steps_also_where_checkpoints_are_rare() -> None:

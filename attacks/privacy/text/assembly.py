@@ -86,13 +86,14 @@ def grown(puzzle: Puzzle) -> tuple[Tensor, Tensor]:
             advance(place + 1)
     done.append(prefixes)
     doubts.append(worst)
-    return _best(torch.cat(done), torch.cat(doubts), puzzle.wanted)
+    return _best(torch.cat(done), torch.cat(doubts), puzzle)
 
 
-def _best(texts: Tensor, doubts: Tensor, wanted: int) -> tuple[Tensor, Tensor]:
+def _best(texts: Tensor, doubts: Tensor, puzzle: Puzzle) -> tuple[Tensor, Tensor]:
     """Return the longest texts, and of those the surest, where there are more than wanted."""
-    lengths = (texts != texts[:, -1:]).sum(dim=1)
-    order = sorted(range(len(texts)), key=lambda i: (-int(lengths[i]), float(doubts[i])))[:wanted]
+    lengths = (texts != puzzle.form.padding).sum(dim=1)
+    order = sorted(range(len(texts)), key=lambda i: (-int(lengths[i]), float(doubts[i])))
+    order = order[: puzzle.wanted]
     return texts[order], doubts[order]
 
 
