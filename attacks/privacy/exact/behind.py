@@ -10,6 +10,8 @@ from torch.nn import functional
 
 from fedsim.attacks.privacy.matching.linear_layers import Between, LinearLayer
 
+COPIES = 0.01  # relative distance from several equal examples up to which an error is theirs
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Behind:
@@ -84,13 +86,13 @@ def behind(layers: Sequence[LinearLayer], between: Sequence[Between]) -> Behind:
 def read_labels(behind: Behind, outputs: Tensor, errors: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """Read the label of each example from its error at a layer, and how many equal examples it stands for.
 
-    The error of one of K examples is J^T (p - e_y) / K for the one label y: the direction tells y, and the
-    length the copies.
+    The error of one of K examples is J^T (p - e_y) / K for the one label y. Its length tells y as well as its
+    direction does, which float32 turns where p_y is nearly 1.
     """
-    guesses = errors_of_labels(behind, outputs) / size
-    labels = functional.cosine_similarity(guesses, errors[:, :, None], dim=1).argmax(dim=1)
-    lengths = guesses.gather(2, labels[:, None, None].expand(-1, guesses.shape[1], 1))[:, :, 0].norm(dim=1)
-    copies = (errors.norm(dim=1) / lengths.clamp(min=1e-300)).round().long().clamp(min=1)
+    times, gaps = _gaps(behind, outputs, errors, size)
+    least, labels = gaps.min(dim=1)
+    copies = times.gather(1, labels[:, None])[:, 0].long()
+    copies = torch.where(least < COPIES, copies, 1)
     if len(copies) == size or int(copies.sum()) > size:
         copies = torch.ones_like(copies)
     return labels, copies
@@ -105,12 +107,47 @@ def errors_of_labels(behind: Behind, outputs: Tensor) -> Tensor:
 
 
 def mismatch(behind: Behind, outputs: Tensor, errors: Tensor, size: int) -> Tensor:
-    """Return how far errors (N, units) in a mean of `size` examples are from those of any label, relatively.
+    """Return how far errors (N, units) in a mean of `size` examples are from those of any label, relatively."""
+    least: Tensor = _gaps(behind, outputs, errors, size)[1].amin(dim=1)
+    return least
 
-    An example may be there several times, and then must fit so much the better.
+
+def _gaps(behind: Behind, outputs: Tensor, errors: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Return how often an example of each label is there (N, C), and how far from that its error is, relatively.
+
+    One that is there several times must fit so much the better.
     """
     guesses = errors_of_labels(behind, outputs) / size
     times = (errors.norm(dim=1, keepdim=True) / guesses.norm(dim=1).clamp(min=1e-300)).round().clamp(min=1)
     gaps = (errors[:, :, None] - times[:, None, :] * guesses).norm(dim=1)
-    least: Tensor = (times * gaps / errors.norm(dim=1, keepdim=True).clamp(min=1e-300)).amin(dim=1)
-    return least
+    return times, times * gaps / errors.norm(dim=1, keepdim=True).clamp(min=1e-300)
+
+
+def rounded_label(behind: Behind, outputs: Tensor, columns: Tensor, scales: Tensor) -> tuple[int, float]:
+    """Return the label of an example with these outputs (1, units), and 1 - p_y as its client rounded it.
+
+    float32 rounds p_y - 1 by 6e-8, often to 0; so that number is left free, and the label is the one with which
+    the error lies in the column space. columns: its orthonormal basis; scales: of rows, there.
+    """
+    slopes, rest = _rest(behind, outputs)
+    slopes, rest = slopes * scales, rest * scales
+    outside, free = (side - columns @ (columns.T @ side) for side in (rest, slopes))
+    steps = (outside * free).sum(dim=0) / free.square().sum(dim=0).clamp(min=1e-300)
+    lengths = (rest - steps * slopes).norm(dim=0).clamp(min=1e-300)
+    label = int(((outside - steps * free).norm(dim=0) / lengths).argmin())
+    return label, float(steps[label])
+
+
+def rounded_error(behind: Behind, outputs: Tensor, label: int, step: float) -> Tensor:
+    """Return the error (1, units) of an example with this label, and this for 1 - p_y."""
+    slopes, rest = _rest(behind, outputs)
+    return (rest[:, label] - step * slopes[:, label])[None]
+
+
+def _rest(behind: Behind, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the logits' slopes (units, C), and for each label the error but for the label's own part."""
+    own, behind_slopes = behind.slopes(outputs)
+    slopes = (own[:, :, None] * behind_slopes)[0]
+    chances = behind.logits(outputs).softmax(dim=1)[0]
+    places = 1 - torch.eye(len(chances), dtype=chances.dtype)
+    return slopes, slopes @ (chances[:, None] * places)

@@ -32,6 +32,7 @@ from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.exact.behind import behind, read_labels
 from fedsim.attacks.privacy.exact.peel import POLISH, Peel
 from fedsim.attacks.privacy.exact.shown import bounds_beside, reconstruction
+from fedsim.attacks.privacy.exact.spaces import row_scales
 from fedsim.attacks.privacy.interruptible import shown_after
 from fedsim.attacks.privacy.matching.linear_layers import Between, LinearLayer, linear_chain, linear_names
 from fedsim.core import progress, settings
@@ -85,7 +86,7 @@ class Peeling(Attack):
         size = first.examples(observation)
         if first.task_shape is not None:  # equal images are shown as often as they are there
             claims.expect_images(size, task)
-        different = first.different(size)  # equal images are one
+        scales, different = row_scales(first.augmented, size, first.different(size))  # equal images are one
         if different > 1 and len(layers) < 2:
             raise FedsimError(
                 "peeling a batch needs two linear layers in a row, and the model has one. Remedy: attack=ig."
@@ -96,7 +97,10 @@ class Peeling(Attack):
             room = self.starts * different * (len(first.weight) + different)
             claims.expect_room(room, f"{self.starts} starts for {different} examples")
         second, act = (layers[1], between[0]) if different > 1 else (first, Between(modules=()))
-        peel = Peel.of(first, second, act, different)
+        next_scales, _ = row_scales(second.augmented, size, second.different(size))
+        peel = Peel.of(first, second, act, different, scales=(scales, next_scales))
+        if linear_names(model, task).ends_with_logits and different > 1:
+            peel.behind = behind(layers, between), size
 
         def shown() -> Reconstruction:
             if len(peel) < different:
@@ -123,9 +127,18 @@ class Peeling(Attack):
             while len(peel) < peel.size and idle < PATIENCE and time.perf_counter() < deadline:
                 few = (peel.size - len(peel) <= FEW) == (idle % 2 == 0)  # and in vain: the other way
                 steps, annealing = (self.steps, 0) if few else (POLISH, self.annealing)
-                fresh = peel.search(self.starts, self.tolerance, random, steps=steps, annealing=annealing)
+                fresh = peel.search(
+                    self.starts,
+                    self.tolerance,
+                    random,
+                    steps=steps,
+                    annealing=annealing,
+                    undeflated=peel.scaled and idle % 3 == 1,
+                )
                 idle = 0 if fresh else idle + 1
                 advance(len(peel))
+        if peel.scaled and self.tolerance is None:
+            peel.consider_alone()
 
 
 def _labels(
@@ -147,7 +160,8 @@ def _labels(
     told = observation.kind == "gradient" or observation.learning_rate is not None
     scale = 1.0 if observation.kind == "gradient" else -1 / (observation.learning_rate or 1.0)
     outputs, rest = peel.found @ peel.weight.T, behind(layers, between)
-    labels, copies = read_labels(rest, outputs, peel.errors * scale, size)
+    errors = peel.errors * scale / peel.scales[0][:, 0]
+    labels, copies = read_labels(rest, outputs, errors, size)
     if not told:
         return (labels, torch.ones_like(copies)), None
     if not any(act.kinked for act in between):

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsim.attacks.privacy.matching.linear_layers import affine_span
+from fedsim.attacks.privacy.matching.linear_layers import STANDS_OUT, affine_span
+
+FAINTEST = 1e-30  # length of a gradient's row below which float32 has not all its digits
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -87,3 +89,20 @@ def _typical_length(gradient: Tensor, weight: Tensor, ones: Tensor) -> float:
     biases = gradient @ ones
     shown = gradient[biases != 0] / biases[biases != 0, None]
     return max(1e-12, float((shown @ weight.T).norm(dim=1).median())) if len(shown) else 1.0
+
+
+def row_scales(gradient: Tensor, size: int, different: int) -> tuple[Tensor, int]:
+    """Return factors (units, 1) of a gradient's rows, and how many of `size` examples are seen with them.
+
+    float32 rounds a number by a share of it. So examples that are nearly without loss, lost beside loud ones in
+    the whole gradient, stand out in the rows of units that are silent for the loud ones. With rows of equal
+    length all are seen at once. Ones, where that shows no more than `different`: behind noise.
+    """
+    ones = gradient.new_ones(len(gradient), 1)
+    if size >= min(gradient.shape) - 1:
+        return ones, different
+    lengths = gradient.norm(dim=1, keepdim=True)
+    scales = torch.where(lengths > 0, 1 / lengths.clamp(min=FAINTEST), ones)
+    values = torch.linalg.svdvals(scales * gradient)
+    seen = int((values[:size] > STANDS_OUT * values[size]).sum())
+    return (scales, seen) if seen > different else (ones, different)
