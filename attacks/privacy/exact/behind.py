@@ -123,8 +123,12 @@ def _gaps(behind: Behind, outputs: Tensor, errors: Tensor, size: int) -> tuple[T
     return times, times * gaps / errors.norm(dim=1, keepdim=True).clamp(min=1e-300)
 
 
-def rounded_label(behind: Behind, outputs: Tensor, columns: Tensor, scales: Tensor) -> tuple[int, float]:
+def rounded_label(
+    behind: Behind, outputs: Tensor, columns: Tensor, scales: Tensor
+) -> tuple[int, float, float]:
     """Return the label of an example with these outputs (1, units), and 1 - p_y as its client rounded it.
+
+    And the share of its error that then lies outside the column space.
 
     float32 rounds p_y - 1 by 6e-8, often to 0; so that number is left free, and the label is the one with which
     the error lies in the column space. columns: its orthonormal basis; scales: of rows, there.
@@ -134,8 +138,9 @@ def rounded_label(behind: Behind, outputs: Tensor, columns: Tensor, scales: Tens
     outside, free = (side - columns @ (columns.T @ side) for side in (rest, slopes))
     steps = (outside * free).sum(dim=0) / free.square().sum(dim=0).clamp(min=1e-300)
     lengths = (rest - steps * slopes).norm(dim=0).clamp(min=1e-300)
-    label = int(((outside - steps * free).norm(dim=0) / lengths).argmin())
-    return label, float(steps[label])
+    shares = (outside - steps * free).norm(dim=0) / lengths
+    label = int(shares.argmin())
+    return label, float(steps[label]), float(shares[label])
 
 
 def rounded_error(behind: Behind, outputs: Tensor, label: int, step: float) -> Tensor:

@@ -34,7 +34,7 @@ ALMOST = 0.05  # residual of an input of a later local step, whose activations h
 MISMATCH = 0.15  # of an input's error with that of the surest label: those of later local steps have moved
 HAZY = 0.03  # residual of a quiet example up to which it can be told from others
 DOUBT = 5.0  # residuals of a point, as a share of the typical length, within which others are the same
-ALONE, UNITS = 1e-4, 3  # relative distance of quotients, of so many units, that show one example alone
+ALONE = 1e-5  # share of an error outside the column space, up to which a quotient is an example
 POLISH = 8  # Gauss-Newton steps at the end
 
 
@@ -202,15 +202,16 @@ class Peel:
         self._keep_sure(*self.whole.descend(own, POLISH), tolerance)
 
     def consider_alone(self) -> None:
-        """Keep inputs that several units see alone: the quotient of their rows with their biases is the same."""
+        """Keep inputs that one unit sees alone, as its row's quotient: their errors lie in the column space."""
+        if self.behind is None or not self.scaled:
+            return
         biases = self.first @ self.basis[:, -1]
         rows = self.first[biases != 0] / biases[biases != 0, None]
-        near = torch.cdist(rows, rows) < ALONE * rows.norm(dim=1)
-        for place in near.sum(dim=1).argsort(descending=True).tolist():
+        shares = [self._rounded(row[None])[2] for row in rows]
+        for place in torch.tensor(shares).argsort().tolist():
             row = rows[place : place + 1]
-            fresh = len(self._distinct(row, BLURRED)) and len(self) < self.size
-            if fresh and int(near[place].sum()) >= UNITS:
-                self._keep(row, ALONE, certified=False)
+            if shares[place] < ALONE and len(self) < self.size and len(self._distinct(row, BLURRED)):
+                self._keep(row, shares[place], certified=False)
 
     def settle(self, behind: Behind, labels: Tensor, weights: Tensor) -> None:
         """Let all inputs follow from the whole first gradient at once; weights: of each in it."""
@@ -289,13 +290,18 @@ class Peel:
         self.errors = torch.cat([self.errors, error])
         self.next_errors = torch.cat([self.next_errors, next_error])
 
+    def _rounded(self, row: Tensor) -> tuple[int, float, float]:
+        """Return an input's label, its 1 - p_y as rounded, and what of its error is outside the column space."""
+        assert self.behind is not None
+        return rounded_label(self.behind[0], row @ self.weight.T, self.columns[0], self.scales[0])
+
     def _parts(self, row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return an input's activations [f(z) | 1], and its rows of D1 and D2."""
         values = row @ self.weight.T
         one, two = self.columns
         if self.behind is not None and self.scaled:  # D2 is not known where louder ones are
             network, (act, weight, bias) = self.behind[0], self.behind[0].steps[0]
-            known = rounded_label(network, values, one, self.scales[0])
+            known = self._rounded(row)[:2]
             error = self.scales[0][:, 0] * rounded_error(network, values, *known)
             rest, next_values = Behind(steps=network.steps[1:]), functional.linear(act(values), weight, bias)
             next_error = self.scales[1][:, 0] * rounded_error(rest, next_values, *known)

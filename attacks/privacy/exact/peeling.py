@@ -137,7 +137,7 @@ class Peeling(Attack):
                 )
                 idle = 0 if fresh else idle + 1
                 advance(len(peel))
-        if peel.scaled and self.tolerance is None:
+        if self.tolerance is None:
             peel.consider_alone()
 
 
