@@ -28,6 +28,7 @@ from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.exact.certificates import noisy_spaces
 from fedsim.attacks.privacy.exact.counting import at_least, nearest_counts
 from fedsim.attacks.privacy.exact.head_peel import HeadPeel
+from fedsim.attacks.privacy.exact.spaces import row_scales
 from fedsim.attacks.privacy.interruptible import shown_after
 from fedsim.attacks.privacy.matching.linear_layers import LinearLayer, linear_layer
 from fedsim.core import progress, settings
@@ -77,7 +78,8 @@ class HeadPeeling(Attack):
             log.warning("too many examples and classes to look for features: counts alone")
             return dataclasses.replace(counted, seconds=time.perf_counter() - started)
         nonnegative = _nonnegative(model, task, observation, layer.name)
-        peel = HeadPeel.of(layer, size, different, nonnegative=nonnegative)
+        scales, different = row_scales(layer.augmented, size, different, margin=True)
+        peel = HeadPeel.of(layer, size, different, nonnegative=nonnegative, scales=scales[:, 0])
         return shown_after(
             lambda: self._search(peel, observation), peel, lambda: _shown(task, layer, peel), nothing=None
         )
@@ -188,10 +190,12 @@ def _counts(peel: HeadPeel) -> Tensor:
     Then n = sum p - K g, with the probabilities of the pooled input.
     """
     fewest = peel.fewest()
+    seen = torch.zeros_like(fewest).index_add(0, peel.labels, peel.copies)
     if peel.different - len(peel) <= MISSING or peel.different < peel.size:
-        seen = torch.zeros_like(fewest).index_add(0, peel.labels, peel.copies)
         return seen + peel.at_least() if int(seen.sum()) < peel.size else seen
-    pooled = peel.biases @ peel.gradient / peel.biases.dot(peel.biases)
+    if int(torch.maximum(fewest, seen).sum()) <= peel.size:
+        fewest = torch.maximum(fewest, seen)
+    pooled = (peel.biases / peel.scales) @ peel.gradient / peel.biases.dot(peel.biases)
     chances = (peel.weight @ (pooled / pooled.dot(peel.basis[:, -1]))).softmax(dim=0)
     return nearest_counts(peel.size * (chances - peel.biases), fewest, peel.size)
 
