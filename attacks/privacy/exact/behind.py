@@ -100,20 +100,18 @@ def read_labels(behind: Behind, outputs: Tensor, errors: Tensor, size: int) -> t
 
 def errors_of_labels(behind: Behind, outputs: Tensor) -> Tensor:
     """Return the errors (N, units, C) that examples with these outputs have, one for each label."""
-    own, behind_slopes = behind.slopes(outputs)
-    slopes = own[:, :, None] * behind_slopes
-    mean: Tensor = slopes @ behind.logits(outputs).softmax(dim=1)[:, :, None]
-    return mean - slopes
+    slopes, rest, others = _logit_slopes(behind, outputs)
+    return rest - others[:, None, :] * slopes
 
 
 def mismatch(behind: Behind, outputs: Tensor, errors: Tensor, size: int) -> Tensor:
-    """Return how far errors (N, units) in a mean of `size` examples are from those of any label, relatively."""
+    """Return how far errors (N, units) in a mean of `size` examples are, relatively, from any label's."""
     least: Tensor = _gaps(behind, outputs, errors, size)[1].amin(dim=1)
     return least
 
 
 def _gaps(behind: Behind, outputs: Tensor, errors: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Return how often an example of each label is there (N, C), and how far from that its error is, relatively.
+    """Return how often an example of each label is there (N, C), and how far from that its error is.
 
     One that is there several times must fit so much the better.
     """
@@ -130,11 +128,10 @@ def rounded_label(
 
     And the share of its error that then lies outside the column space.
 
-    float32 rounds p_y - 1 by 6e-8, often to 0; so that number is left free, and the label is the one with which
-    the error lies in the column space. columns: its orthonormal basis; scales: of rows, there.
+    float32 rounds p_y - 1 by 6e-8, often to 0; so that number is left free, and the label is the one with
+    which the error lies in the column space. columns: its orthonormal basis; scales: of rows, there.
     """
-    slopes, rest = _rest(behind, outputs)
-    slopes, rest = slopes * scales, rest * scales
+    slopes, rest = (part[0] * scales for part in _logit_slopes(behind, outputs)[:2])
     outside, free = (side - columns @ (columns.T @ side) for side in (rest, slopes))
     steps = (outside * free).sum(dim=0) / free.square().sum(dim=0).clamp(min=1e-300)
     lengths = (rest - steps * slopes).norm(dim=0).clamp(min=1e-300)
@@ -143,16 +140,36 @@ def rounded_label(
     return label, float(steps[label]), float(shares[label])
 
 
+def rounded_errors(
+    behind: Behind, outputs: Tensor, columns: Tensor, scales: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Return an example's errors at a layer and the next, as its client rounded them, of rows so scaled."""
+    label, step, _ = rounded_label(behind, outputs, columns, scales[0])
+    act, weight, bias = behind.steps[0]
+    rest, next_outputs = Behind(steps=behind.steps[1:]), functional.linear(act(outputs), weight, bias)
+    error, next_error = (rounded_error(*at, label, step) for at in ((behind, outputs), (rest, next_outputs)))
+    return scales[0].T * error, scales[1].T * next_error
+
+
 def rounded_error(behind: Behind, outputs: Tensor, label: int, step: float) -> Tensor:
     """Return the error (1, units) of an example with this label, and this for 1 - p_y."""
-    slopes, rest = _rest(behind, outputs)
-    return (rest[:, label] - step * slopes[:, label])[None]
+    slopes, rest, _ = _logit_slopes(behind, outputs)
+    return rest[:, :, label] - step * slopes[:, :, label]
 
 
-def _rest(behind: Behind, outputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the logits' slopes (units, C), and for each label the error but for the label's own part."""
+def _logit_slopes(behind: Behind, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the logits' slopes (N, units, C), for each label what the others add to the error, and 1 - p_y.
+
+    Of the likeliest label no 1 is ever subtracted: the others' chances may be far below the rounding of 1.
+    """
     own, behind_slopes = behind.slopes(outputs)
-    slopes = (own[:, :, None] * behind_slopes)[0]
-    chances = behind.logits(outputs).softmax(dim=1)[0]
-    places = 1 - torch.eye(len(chances), dtype=chances.dtype)
-    return slopes, slopes @ (chances[:, None] * places)
+    slopes = own[:, :, None] * behind_slopes
+    chances = behind.logits(outputs).softmax(dim=1)
+    best = chances.argmax(dim=1, keepdim=True)
+    small = chances.scatter(1, best, 0.0)
+    base = slopes @ small[:, :, None]
+    largest = slopes @ (chances - small)[:, :, None]
+    is_best = torch.zeros_like(chances).scatter(1, best, 1.0)[:, None] > 0
+    rest = torch.where(is_best, base, base + largest - chances[:, None] * slopes)
+    others = torch.where(is_best[:, 0], small.sum(dim=1, keepdim=True), 1 - chances)
+    return slopes, rest, others

@@ -36,8 +36,7 @@ SETTLING = 4  # rounds in which inputs follow from errors and errors from inputs
 class HeadPeel:
     """The last layer's gradient, and the examples that were found in it.
 
-    Inputs [f | 1] are kept by their coordinates in the gradient's row space, `basis`. Rows of the gradient,
-    so also the columns of errors in its column space, are multiplied by `scales`.
+    Inputs [f | 1] are kept by coordinates in the row space, `basis`. Rows are multiplied by `scales`.
     """
 
     gradient: Tensor  # scales [G | g] basis^T
@@ -63,9 +62,8 @@ class HeadPeel:
         cls, layer: LinearLayer, size: int, rank: int, *, nonnegative: bool, scales: Tensor | None = None
     ) -> "HeadPeel":
         """Begin with the whole gradient of the layer, of so many examples, of which so many differ."""
-        scales = layer.bias.new_ones(len(layer.bias)) if scales is None else scales
-        whole = scales[:, None] * layer.augmented
-        columns, rows = noisy_spaces(whole, rank)
+        scales = torch.ones_like(layer.bias) if scales is None else scales
+        columns, rows = noisy_spaces(whole := scales[:, None] * layer.augmented, rank)
         basis = rows.basis.T
         gradient = whole @ basis.T
         beside = torch.linalg.qr(columns.basis, mode="complete")[0][:, rank:]
@@ -148,8 +146,8 @@ class HeadPeel:
         if len(self) < self.different:  # what is missing would be made up for by the others
             return
         for _ in range(SETTLING):
-            errors, ones = self.scales * self.errors, self.basis[:, -1]
-            inputs, _ = solved_inputs(self.gradient, errors, self.near, ones)
+            errors = self.scales * self.errors
+            inputs, _ = solved_inputs(self.gradient, errors, self.near, self.basis[:, -1])
             outputs = inputs @ self.weight.T
             errors = softmax_error(outputs, self.labels)
             moved = (errors - self.errors).norm(dim=1) / self.errors.norm(dim=1).clamp(min=1e-300)

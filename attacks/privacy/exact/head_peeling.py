@@ -164,8 +164,8 @@ def _shown(task: Task, layer: LinearLayer, peel: HeadPeel) -> Reconstruction:
 def with_unseen(counts: Tensor, biases: Tensor, unseen: int) -> Tensor:
     """Add examples that were not seen to the counts where the model nearly always predicts the same class.
 
-    One without loss has the label that the model predicts; K g + n, `biases` and counts, is what it predicts for
-    the others. Where these are of many classes, nothing is added.
+    One without loss has the label that the model predicts; K g + n, `biases` and counts, is what it predicts
+    for the others. Where these are of many classes, nothing is added.
     """
     predicted = (biases + counts).clamp(min=0)
     likely = predicted.argmax()

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from fedsim.attacks.privacy.exact.behind import Behind, mismatch, rounded_error, rounded_label
+from fedsim.attacks.privacy.exact.behind import Behind, mismatch, rounded_errors, rounded_label
 from fedsim.attacks.privacy.exact.certificates import (
     CLEAR,
     FAINT,
@@ -22,7 +21,6 @@ from fedsim.attacks.privacy.exact.deflation import deflated
 from fedsim.attacks.privacy.exact.membership import Membership, derivative, with_one
 from fedsim.attacks.privacy.exact.search import WIDEST, anneal, random_points, random_widths
 from fedsim.attacks.privacy.exact.settling import settled
-from fedsim.attacks.privacy.exact.spaces import row_scales
 from fedsim.attacks.privacy.least_squares import fit
 from fedsim.attacks.privacy.matching.linear_layers import Between, LinearLayer, clear_rank, row_space
 
@@ -81,8 +79,7 @@ class Peel:
     ) -> "Peel":
         """Begin with the layers' whole gradients; activations: more than `size`, where inputs come again."""
         activations = activations or size
-        if scales is None:
-            scales = first.weight.new_ones(1, 1), first.weight.new_ones(1, 1)
+        scales = scales or (first.weight.new_ones(1, 1), first.weight.new_ones(1, 1))
         whole, two = scales[0] * first.augmented, scales[1] * second.augmented
         left, rows = noisy_spaces(whole, size)
         next_left, next_rows = noisy_spaces(two, activations)
@@ -149,13 +146,11 @@ class Peel:
     ) -> int:
         """Look for inputs that are left, from random starts; return how many new ones were found.
 
-        by_errors: errors that the network behind gives lead the search as well.
-        undeflated: in the whole gradients, where quiet examples are not blurred by what is subtracted.
+        by_errors: errors that the network behind gives lead the search as well. undeflated: nothing is
+        subtracted, which blurs quiet examples.
         """
-        before, errors, next_errors, outputs = len(self), self.errors, self.next_errors, self.outputs
-        found = self.found
-        if undeflated:
-            found, outputs, errors, next_errors = (part[:0] for part in (found, outputs, errors, next_errors))
+        before, known = len(self), (self.found, self.errors, self.next_errors, self.outputs)
+        found, errors, next_errors, outputs = (part[: 0 if undeflated else None] for part in known)
         if self.decoys is not None and without_decoys:  # taken out as well, as far as they are known
             parts = [self._parts(row[None]) for row in self.decoys[: (self.size - before) // 2]]
             found = torch.cat([found, self.decoys[: len(parts)]])
@@ -202,16 +197,16 @@ class Peel:
         self._keep_sure(*self.whole.descend(own, POLISH), tolerance)
 
     def consider_alone(self) -> None:
-        """Keep inputs that one unit sees alone, as its row's quotient: their errors lie in the column space."""
+        """Keep inputs that a unit sees alone, its row's quotient: their errors lie in the column space."""
         if self.behind is None or not self.scaled:
             return
         biases = self.first @ self.basis[:, -1]
         rows = self.first[biases != 0] / biases[biases != 0, None]
-        shares = [self._rounded(row[None])[2] for row in rows]
-        for place in torch.tensor(shares).argsort().tolist():
-            row = rows[place : place + 1]
-            if shares[place] < ALONE and len(self) < self.size and len(self._distinct(row, BLURRED)):
-                self._keep(row, shares[place], certified=False)
+        network, column, scale = self.behind[0], self.columns[0], self.scales[0]
+        shares = [rounded_label(network, row[None] @ self.weight.T, column, scale)[2] for row in rows]
+        for share, row in sorted(zip(shares, rows[:, None], strict=True), key=lambda pair: pair[0]):
+            if share < ALONE and len(self) < self.size and len(self._distinct(row, BLURRED)):
+                self._keep(row, share, certified=False)
 
     def settle(self, behind: Behind, labels: Tensor, weights: Tensor) -> None:
         """Let all inputs follow from the whole first gradient at once; weights: of each in it."""
@@ -236,8 +231,7 @@ class Peel:
         expected = self._expected(inputs)
         judged = judge(residuals, expected, self.second.shape[1], taken, self.tries)
         passing = judged.passing if tolerance is None else residuals < tolerance
-        if self.scaled:
-            passing &= residuals < HAZY
+        passing = passing & (residuals < (HAZY if self.scaled else math.inf))
         sure = judged.certified
         sure[sure.clone()] = self._clear(points[sure], torch.maximum(residuals, expected)[sure])
         for place in residuals.argsort().tolist():
@@ -290,21 +284,12 @@ class Peel:
         self.errors = torch.cat([self.errors, error])
         self.next_errors = torch.cat([self.next_errors, next_error])
 
-    def _rounded(self, row: Tensor) -> tuple[int, float, float]:
-        """Return an input's label, its 1 - p_y as rounded, and what of its error is outside the column space."""
-        assert self.behind is not None
-        return rounded_label(self.behind[0], row @ self.weight.T, self.columns[0], self.scales[0])
-
     def _parts(self, row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return an input's activations [f(z) | 1], and its rows of D1 and D2."""
         values = row @ self.weight.T
         one, two = self.columns
         if self.behind is not None and self.scaled:  # D2 is not known where louder ones are
-            network, (act, weight, bias) = self.behind[0], self.behind[0].steps[0]
-            known = self._rounded(row)[:2]
-            error = self.scales[0][:, 0] * rounded_error(network, values, *known)
-            rest, next_values = Behind(steps=network.steps[1:]), functional.linear(act(values), weight, bias)
-            next_error = self.scales[1][:, 0] * rounded_error(rest, next_values, *known)
+            error, next_error = rounded_errors(self.behind[0], values, one, self.scales)
         else:
             slopes = derivative(self.act, values)[0][:, None]
             given = self.scales[0] * slopes * (self.next_weight.T @ (two / self.scales[1]))

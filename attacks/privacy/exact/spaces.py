@@ -92,14 +92,12 @@ def _typical_length(gradient: Tensor, weight: Tensor, ones: Tensor) -> float:
     return max(1e-12, float((shown @ weight.T).norm(dim=1).median())) if len(shown) else 1.0
 
 
-def row_scales(
-    gradient: Tensor, size: int, different: int, *, margin: bool = False
-) -> tuple[Tensor, int]:
+def row_scales(gradient: Tensor, size: int, different: int, *, margin: bool = False) -> tuple[Tensor, int]:
     """Return factors (units, 1) of a gradient's rows, and how many of `size` examples are seen with them.
 
-    float32 rounds a number by a share of it. So examples that are nearly without loss, lost beside loud ones in
-    the whole gradient, stand out in the rows of units that are silent for the loud ones. With rows of equal
-    length all are seen at once. Ones, where that shows no more than `different`: behind noise.
+    float32 rounds a number by a share of it. So examples that are nearly without loss, lost beside loud ones
+    in the whole gradient, stand out in the rows of units that are silent for the loud ones. With rows of
+    equal length all are seen at once. Ones, where that shows no more than `different`: behind noise.
 
     margin: also where as many stand out CLEARER times as far.
     """
