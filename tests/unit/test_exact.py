@@ -13,6 +13,7 @@ import fedsim
 from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.exact.behind import (
     Behind,
+    alone,
     behind,
     mismatch,
     read_labels,
@@ -553,3 +554,20 @@ def test_unseen_examples_are_counted_where_the_model_always_says_the_same() -> N
     always = torch.tensor([9.0, -5.0, -4.0])  # K g: class 0 is predicted for all nine
     assert with_unseen(counts, always, 2).tolist() == [2, 5, 4]
     assert with_unseen(counts, torch.tensor([3.0, -2.0, -1.0]), 2).tolist() == [0, 5, 4]
+
+
+def test_a_mixture_of_twins_has_the_errors_of_both_and_is_not_alone() -> None:
+    torch.manual_seed(3)
+    model, (images, labels) = mlp(TASK, width=60), batch(2, 20, seed=3)
+    images[1] = images[0] + 1e-3 * torch.randn_like(images[0])
+    for label, copies in ((labels[0], 2), ((labels[0] + 1) % 20, 0)):  # twins with one label, or with two
+        labels[1] = label
+        layers, between = linear_chain(model, TASK, observed(model, images, labels))
+        rest, inputs = behind(layers, between), images.flatten(1).double()
+        outputs = inputs @ layers[0].weight.T + layers[0].bias
+        errors = rest.errors(outputs, labels).detach() / 2
+        assert bool(alone(rest, outputs, errors, 2).all())
+        mixed = outputs.mean(dim=0, keepdim=True), errors.sum(dim=0, keepdim=True)
+        assert not bool(alone(rest, *mixed, 2).any())
+        if copies:
+            assert read_labels(rest, *mixed, 3)[1].tolist() == [copies]

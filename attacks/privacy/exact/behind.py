@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from fedsim.attacks.privacy.matching.linear_layers import Between, LinearLayer
 
+STRANGE = 0.3  # relative distance from the error of any label, from which an example is not certified
 COPIES = 0.01  # relative distance from several equal examples up to which an error is theirs
 
 
@@ -108,6 +109,14 @@ def mismatch(behind: Behind, outputs: Tensor, errors: Tensor, size: int) -> Tens
     """Return how far errors (N, units) in a mean of `size` examples are, relatively, from any label's."""
     least: Tensor = _gaps(behind, outputs, errors, size)[1].amin(dim=1)
     return least
+
+
+def alone(behind: Behind, outputs: Tensor, errors: Tensor, size: int) -> Tensor:
+    """Say whose errors are those of one example each: a mixture of twins has the errors of both."""
+    times, gaps = _gaps(behind, outputs, errors, size)
+    least, labels = gaps.min(dim=1)
+    found: Tensor = (times.gather(1, labels[:, None])[:, 0] == 1) & (least < STRANGE)
+    return found
 
 
 def _gaps(behind: Behind, outputs: Tensor, errors: Tensor, size: int) -> tuple[Tensor, Tensor]:

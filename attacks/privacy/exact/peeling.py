@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.attacks.privacy import claims
-from fedsim.attacks.privacy.exact.behind import behind, read_labels
+from fedsim.attacks.privacy.exact.behind import alone, behind, read_labels
 from fedsim.attacks.privacy.exact.peel import POLISH, Peel
 from fedsim.attacks.privacy.exact.shown import bounds_beside, reconstruction
 from fedsim.attacks.privacy.exact.spaces import row_scales
@@ -105,7 +105,7 @@ class Peeling(Attack):
         def shown() -> Reconstruction:
             if len(peel) < different:
                 log.warning("found %d of %d inputs of layer %r", len(peel), different, first.name)
-            certified = peel.sure()
+            certified = peel.sure() & _alone(peel, observation, size)
             labels, bounds = _labels(model, task, observation, layers, between, peel, size, certified)
             guess = reconstruction(
                 task, first, peel.inputs, labels=labels, certified=certified, size=size, bounds=bounds
@@ -141,6 +141,21 @@ class Peeling(Attack):
             peel.consider_alone()
 
 
+def _scale(observation: Observation) -> tuple[bool, float]:
+    """Say whether the factor from what was received to a gradient is told, and which it is."""
+    told = observation.kind == "gradient" or observation.learning_rate is not None
+    return told, 1.0 if observation.kind == "gradient" else -1 / (observation.learning_rate or 1.0)
+
+
+def _alone(peel: Peel, observation: Observation, size: int) -> Tensor:
+    """Say which examples' errors are those of one example, where the network behind is known."""
+    told, scale = _scale(observation)
+    if peel.behind is None or not told or not len(peel):
+        return torch.ones(len(peel), dtype=torch.bool)
+    errors = peel.errors * scale / peel.scales[0][:, 0]
+    return alone(peel.behind[0], peel.found @ peel.weight.T, errors, size)
+
+
 def _labels(
     model: nn.Module,
     task: Task,
@@ -157,8 +172,7 @@ def _labels(
     """
     if not linear_names(model, task).ends_with_logits:
         return None, None
-    told = observation.kind == "gradient" or observation.learning_rate is not None
-    scale = 1.0 if observation.kind == "gradient" else -1 / (observation.learning_rate or 1.0)
+    told, scale = _scale(observation)
     outputs, rest = peel.found @ peel.weight.T, behind(layers, between)
     errors = peel.errors * scale / peel.scales[0][:, 0]
     labels, copies = read_labels(rest, outputs, errors, size)
