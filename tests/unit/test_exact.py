@@ -570,4 +570,4 @@ def test_a_mixture_of_twins_has_the_errors_of_both_and_is_not_alone() -> None:
         mixed = outputs.mean(dim=0, keepdim=True), errors.sum(dim=0, keepdim=True)
         assert not bool(alone(rest, *mixed, 2).any())
         if copies:
-            assert read_labels(rest, *mixed, 3)[1].tolist() == [copies]
+            assert read_labels(rest, *mixed, 2)[1].tolist() == [copies]
