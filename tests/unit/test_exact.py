@@ -11,20 +11,29 @@ from torch import Tensor, nn
 
 import fedsim
 from fedsim.attacks.privacy import claims
-from fedsim.attacks.privacy.exact.behind import Behind, behind, mismatch, softmax_error
+from fedsim.attacks.privacy.exact.behind import (
+    Behind,
+    alone,
+    behind,
+    mismatch,
+    read_labels,
+    rounded_error,
+    rounded_label,
+    softmax_error,
+)
 from fedsim.attacks.privacy.exact.certificates import blur, false_rates
 from fedsim.attacks.privacy.exact.counting import at_least, nearest_counts
 from fedsim.attacks.privacy.exact.fedavg_peeling import FedAvgPeeling
 from fedsim.attacks.privacy.exact.first_layer_peeling import FirstLayerPeeling
 from fedsim.attacks.privacy.exact.head_peel import HeadPeel, others
-from fedsim.attacks.privacy.exact.head_peeling import HeadPeeling, _shown, head
+from fedsim.attacks.privacy.exact.head_peeling import HeadPeeling, _shown, head, with_unseen
 from fedsim.attacks.privacy.exact.kinks import kinked_errors
 from fedsim.attacks.privacy.exact.labels import Labels, count_bounds, within
 from fedsim.attacks.privacy.exact.local_training import different
 from fedsim.attacks.privacy.exact.membership import with_one
 from fedsim.attacks.privacy.exact.peel import MISMATCH, Peel
 from fedsim.attacks.privacy.exact.peeling import Peeling
-from fedsim.attacks.privacy.exact.spaces import spaces
+from fedsim.attacks.privacy.exact.spaces import row_scales, spaces
 from fedsim.attacks.privacy.interruptible import shown_after
 from fedsim.attacks.privacy.labels.ilrg import ILRG
 from fedsim.attacks.privacy.matching.linear_layers import Between, linear_chain
@@ -481,3 +490,90 @@ def test_bounds_and_labels_go_by_certified_examples_alone(monkeypatch: pytest.Mo
         monkeypatch.setattr(HeadPeeling, "run", lambda *_: fedsim.Reconstruction())
         found = chosen._chosen(model, TASK, [seen], None).class_counts
         assert torch.equal(found, told)
+
+
+def test_rows_of_even_length_show_examples_that_float32_hides_beside_louder_ones() -> None:
+    random = torch.Generator().manual_seed(3)
+    errors = torch.randn(4, 30, generator=random) * torch.tensor([1.0, 1.0, 1e-10, 1e-12])[:, None]
+    errors *= torch.rand(4, 30, generator=random) < 0.5  # units that are silent for some
+    gradient = (errors.T @ torch.randn(4, 20, generator=random)).double()
+    assert row_scales(gradient, 4, 2)[1] == 4
+    noisy = gradient + 1e-6 * torch.randn(30, 20, generator=random, dtype=torch.float64)
+    scales, seen = row_scales(noisy, 4, 2)
+    assert seen == 2
+    assert bool((scales == 1).all())
+
+
+def test_the_length_of_an_error_tells_the_label_where_rounding_turns_it() -> None:
+    """Of a sure example float32 makes 0 of p_y - 1: the direction is that of the next likely class."""
+    random = torch.Generator().manual_seed(1)
+    weight = torch.randn(3, 12, generator=random, dtype=torch.float64)
+    head = Behind(steps=((Between(modules=(nn.ReLU(),)), weight, torch.tensor([30.0, 9.0, 0.0]).double()),))
+    outputs = 0.1 * torch.rand(1, 12, generator=random, dtype=torch.float64)
+    chances = head.logits(outputs).softmax(dim=1)
+    error = (chances * torch.tensor([0.0, 1.0, 1.0])) @ weight / 4  # of class 0, as a client has it
+    labels, copies = read_labels(head, outputs, error, 4)
+    assert labels.tolist() == [0]
+    assert copies.tolist() == [1]
+    columns = torch.linalg.qr(torch.cat([error.T, torch.randn(12, 2, generator=random).double()], dim=1))[0]
+    label, step, outside = rounded_label(head, outputs, columns, torch.ones(12, 1).double())
+    assert label == 0
+    assert abs(step) < 1e-6 * float(chances[0, 1])
+    assert outside < 1e-6
+    assert rounded_error(head, outputs, label, step)[0].tolist() == pytest.approx(
+        (4 * error[0]).tolist(), rel=1e-6
+    )
+
+
+def test_examples_of_a_sure_model_are_peeled_with_their_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = Task(input_shape=TASK.input_shape, num_classes=4)
+    torch.manual_seed(0)
+    model, images = mlp(few, width=60).eval(), (torch.rand(6, *TASK.input_shape) < 0.3).float()
+    with torch.no_grad():
+        model[-1].weight *= 400.0
+        labels = model(images).argmax(dim=1)
+        losses = nn.functional.cross_entropy(model(images).double(), labels, reduction="none")
+    assert (
+        float(losses.max() / losses.min().abs().clamp(min=1e-16)) > 1e7
+    )  # what a sum in float32 has no room for
+    seen = observed(model, images, labels)
+    guess = Peeling().run(model, few, [seen])
+    truth = Truth(round=1, client=0, images=images, labels=labels)
+    assert torch.equal(guess.class_counts, labels.bincount(minlength=4))
+    right = right_certificates(guess, truth)
+    assert right is not None
+    assert bool(right.all())
+    true = labels.bincount(minlength=4)
+    unsure = dataclasses.replace(guess, class_counts=None, certified=torch.zeros(6, dtype=torch.bool))
+    monkeypatch.setattr(Peeling, "run", lambda *_: unsure)
+    monkeypatch.setattr(HeadPeeling, "run", lambda *_: fedsim.Reconstruction())
+    assert torch.equal(Labels(otherwise=ILRG()).run(model, few, [seen]).class_counts, true)
+    noisy = {name: tensor + 1e-3 * torch.randn_like(tensor) for name, tensor in seen.received.items()}
+    wrong = dataclasses.replace(unsure, labels=(labels + 1) % 4)
+    monkeypatch.setattr(Peeling, "run", lambda *_: wrong)
+    told = Labels(otherwise=ILRG()).run(model, few, [dataclasses.replace(seen, received=noisy)])
+    assert not torch.equal(told.class_counts, wrong.labels.bincount(minlength=4))
+
+
+def test_unseen_examples_are_counted_where_the_model_always_says_the_same() -> None:
+    counts = torch.tensor([0, 5, 4])
+    always = torch.tensor([9.0, -5.0, -4.0])  # K g: class 0 is predicted for all nine
+    assert with_unseen(counts, always, 2).tolist() == [2, 5, 4]
+    assert with_unseen(counts, torch.tensor([3.0, -2.0, -1.0]), 2).tolist() == [0, 5, 4]
+
+
+def test_a_mixture_of_twins_has_the_errors_of_both_and_is_not_alone() -> None:
+    torch.manual_seed(3)
+    model, (images, labels) = mlp(TASK, width=60), batch(2, 20, seed=3)
+    images[1] = images[0] + 1e-3 * torch.randn_like(images[0])
+    for label, copies in ((labels[0], 2), ((labels[0] + 1) % 20, 0)):  # twins with one label, or with two
+        labels[1] = label
+        layers, between = linear_chain(model, TASK, observed(model, images, labels))
+        rest, inputs = behind(layers, between), images.flatten(1).double()
+        outputs = inputs @ layers[0].weight.T + layers[0].bias
+        errors = rest.errors(outputs, labels).detach() / 2
+        assert bool(alone(rest, outputs, errors, 2).all())
+        mixed = outputs.mean(dim=0, keepdim=True), errors.sum(dim=0, keepdim=True)
+        assert not bool(alone(rest, *mixed, 2).any())
+        if copies:
+            assert read_labels(rest, *mixed, 2)[1].tolist() == [copies]

@@ -36,10 +36,11 @@ SETTLING = 4  # rounds in which inputs follow from errors and errors from inputs
 class HeadPeel:
     """The last layer's gradient, and the examples that were found in it.
 
-    Inputs [f | 1] are kept by their coordinates in the gradient's row space, `basis`.
+    Inputs [f | 1] are kept by coordinates in the row space, `basis`. Rows are multiplied by `scales`.
     """
 
-    gradient: Tensor  # [G | g] basis^T
+    gradient: Tensor  # scales [G | g] basis^T
+    scales: Tensor  # (C,)
     weight: Tensor  # [W | b] basis^T
     biases: Tensor  # g
     size: int
@@ -57,14 +58,18 @@ class HeadPeel:
     tries: int = 0
 
     @classmethod
-    def of(cls, layer: LinearLayer, size: int, rank: int, *, nonnegative: bool) -> "HeadPeel":
+    def of(
+        cls, layer: LinearLayer, size: int, rank: int, *, nonnegative: bool, scales: Tensor | None = None
+    ) -> "HeadPeel":
         """Begin with the whole gradient of the layer, of so many examples, of which so many differ."""
-        columns, rows = noisy_spaces(layer.augmented, rank)
+        scales = torch.ones_like(layer.bias) if scales is None else scales
+        columns, rows = noisy_spaces(whole := scales[:, None] * layer.augmented, rank)
         basis = rows.basis.T
-        gradient = layer.augmented @ basis.T
+        gradient = whole @ basis.T
         beside = torch.linalg.qr(columns.basis, mode="complete")[0][:, rank:]
         return cls(
             gradient=gradient,
+            scales=scales,
             weight=torch.cat([layer.weight, layer.bias[:, None]], dim=1) @ basis.T,
             biases=layer.bias_gradient,
             size=size,
@@ -119,7 +124,7 @@ class HeadPeel:
     def search(self, starts: int, spread: float, random: torch.Generator, *, sure: bool) -> int:
         """Look for examples that are left, from each open class; return how many new ones were found."""
         before, left = len(self), self.different - len(self)
-        here = self._spaces(deflated(self.gradient, self.errors), left)
+        here = self._spaces(deflated(self.gradient, self.scales * self.errors), left)
         labels = self.open_labels().repeat_interleave(starts)
         if not len(labels):
             return 0
@@ -141,7 +146,8 @@ class HeadPeel:
         if len(self) < self.different:  # what is missing would be made up for by the others
             return
         for _ in range(SETTLING):
-            inputs, _ = solved_inputs(self.gradient, self.errors, self.near, self.basis[:, -1])
+            errors = self.scales * self.errors
+            inputs, _ = solved_inputs(self.gradient, errors, self.near, self.basis[:, -1])
             outputs = inputs @ self.weight.T
             errors = softmax_error(outputs, self.labels)
             moved = (errors - self.errors).norm(dim=1) / self.errors.norm(dim=1).clamp(min=1e-300)
@@ -176,7 +182,7 @@ class HeadPeel:
     def _judged(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return what of examples' errors lies outside, relatively, and what noise would leave there."""
         outputs = inputs @ self.weight.T
-        shares = others(outputs, labels)
+        shares = self.scales * others(outputs, labels)
         outside = self._outside(shares, labels).norm(dim=1) / shares.norm(dim=1)
         rounding = ROUNDED * outputs.abs().amax(dim=1)  # exp makes of a logit's rounding a share's
         return outside, self.columns.expected_residuals(shares) + rounding
@@ -189,13 +195,14 @@ class HeadPeel:
         residuals, expected = self._judged(inputs, labels)
         errors = softmax_error(outputs, labels)
         # [G | g] = D^T [F | 1]: an input is 1 on its own error through the pseudo-inverse; of n equal, 1 / n.
-        weights = (inputs @ self.inverse * errors / self.size).sum(dim=1)
+        scaled = self.scales * errors
+        weights = (inputs @ self.inverse * scaled / self.size).sum(dim=1)
         spare = self.size - int(self.copies.sum()) - (self.different - len(self))
         copies = (1 / weights).nan_to_num(1.0).round().clamp(1, 1 + max(0, spare))
-        duals = (self.inverse @ errors.T).T / self.size  # what reads an example's weight off its input
+        duals = (self.inverse @ scaled.T).T / self.size  # what reads an example's weight off its input
         readers = (duals @ whole.directions.T)[:, :, None]
         blurred = self._blur(whole, points, labels, torch.maximum(expected, residuals), readers)
-        rounded = ROUNDED / errors.norm(dim=1).clamp(min=1e-300)
+        rounded = ROUNDED * self.scales[labels] / scaled.norm(dim=1).clamp(min=1e-300)
         off = (weights * copies - 1).abs() - blurred.clamp(max=limits[1]) - rounded
         judged = judge(residuals, expected, len(self.gradient) - 1, 2 * self.different - 1, self.tries)
         passing = judged.passing & (residuals < limits[0] * expected)
@@ -218,7 +225,7 @@ class HeadPeel:
         self, here: Spaces, labels: Tensor, each: int, spread: float, random: torch.Generator
     ) -> Tensor:
         """Return starts around the classes' means, the quotients of what the found ones leave."""
-        rest = self.gradient - (self.copies[:, None] * self.errors / self.size).T @ self.near
+        rest = self.gradient - (self.copies[:, None] * self.scales * self.errors / self.size).T @ self.near
         biases = rest @ self.basis[:, -1]
         quotients = here.points((rest / biases[:, None]) @ self.weight.T)
         pooled = here.points((biases @ rest / biases.dot(biases))[None] @ self.weight.T)
@@ -255,9 +262,10 @@ class HeadPeel:
         directions, origin = (side @ self.basis[:, :-1] for side in (here.directions, here.origin))
 
         def equations(points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            shares = others(here.outputs(points), labels)
+            own = others(here.outputs(points), labels)
+            shares = self.scales * own
             jacobians = (shares[:, None, :] * here.slant) @ self.beside
-            jacobians -= (shares @ here.slant.T)[:, :, None] * (shares @ self.beside)[:, None, :]
+            jacobians -= (own @ here.slant.T)[:, :, None] * (shares @ self.beside)[:, None, :]
             along = jacobians @ free[:, :, None]
             squares = jacobians @ jacobians.mT - along @ along.mT
             gaps, lengths = self._outside(shares, labels), shares.square().sum(dim=1)

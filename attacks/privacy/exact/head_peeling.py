@@ -28,6 +28,7 @@ from fedsim.attacks.privacy import claims
 from fedsim.attacks.privacy.exact.certificates import noisy_spaces
 from fedsim.attacks.privacy.exact.counting import at_least, nearest_counts
 from fedsim.attacks.privacy.exact.head_peel import HeadPeel
+from fedsim.attacks.privacy.exact.spaces import row_scales
 from fedsim.attacks.privacy.interruptible import shown_after
 from fedsim.attacks.privacy.matching.linear_layers import LinearLayer, linear_layer
 from fedsim.core import progress, settings
@@ -40,8 +41,9 @@ from fedsim.models.last_linear import last_linear_name, layer_inputs
 log = logging.getLogger(__name__)
 PATIENCE = 3  # rounds of starts without a new example before the search ends
 FEW = 8  # examples left: starts are cheap
-ACCOUNTED = 0.1  # of an example: what errors of all may leave of K g where their labels are certain
+ACCOUNTED = 0.1  # of the smallest error: what all may leave of K g where their labels are certain
 MISSING = 2  # examples without which the labels of the others are still the best account
+DOUBTED = 4.0  # examples of unknown classes, added to those predicted before one that was not seen is guessed
 PROBES = 32  # random images that show whether features can be negative
 
 
@@ -76,7 +78,8 @@ class HeadPeeling(Attack):
             log.warning("too many examples and classes to look for features: counts alone")
             return dataclasses.replace(counted, seconds=time.perf_counter() - started)
         nonnegative = _nonnegative(model, task, observation, layer.name)
-        peel = HeadPeel.of(layer, size, different, nonnegative=nonnegative)
+        scales, different = row_scales(layer.augmented, size, different, margin=True)
+        peel = HeadPeel.of(layer, size, different, nonnegative=nonnegative, scales=scales[:, 0])
         return shown_after(
             lambda: self._search(peel, observation), peel, lambda: _shown(task, layer, peel), nothing=None
         )
@@ -141,9 +144,10 @@ def _shown(task: Task, layer: LinearLayer, peel: HeadPeel) -> Reconstruction:
     """Return the examples, the counts of what was seen, and the bounds of the rest."""
     peel.settle()
     counts = _counts(peel)
-    if unseen := peel.size - int(counts.sum()):
-        log.warning("%d of %d examples were not seen: their labels are not told", unseen, peel.size)
     fewest = counts if _accounted(peel) else peel.fewest()
+    if unseen := peel.size - int(counts.sum()):
+        log.warning("%d of %d examples were not seen: their labels are not certain", unseen, peel.size)
+        counts = with_unseen(counts, peel.size * peel.biases, unseen)
     residuals = peel.residuals or [1.0]
     return Reconstruction(
         class_counts=counts,
@@ -157,9 +161,27 @@ def _shown(task: Task, layer: LinearLayer, peel: HeadPeel) -> Reconstruction:
     )
 
 
+def with_unseen(counts: Tensor, biases: Tensor, unseen: int) -> Tensor:
+    """Add examples that were not seen to the counts where the model nearly always predicts the same class.
+
+    One without loss has the label that the model predicts; K g + n, `biases` and counts, is what it predicts
+    for the others. Where these are of many classes, nothing is added.
+    """
+    predicted = (biases + counts).clamp(min=0)
+    likely = predicted.argmax()
+    added = torch.zeros_like(counts)
+    if 2 * predicted[likely] > predicted.sum() + DOUBTED:
+        added[likely] = unseen
+    return counts + added
+
+
 def _accounted(peel: HeadPeel) -> bool:
-    """Say whether all examples that leave something were found, and their errors sum to K g."""
-    return len(peel) == peel.different and float(peel.rest().abs().max()) < ACCOUNTED
+    """Say whether all examples that leave something were found, and their errors sum to K g.
+
+    What is left must be little beside every one of them: of small errors, K g alone tells nothing.
+    """
+    quietest = float(peel.errors.abs().amax(dim=1).min()) if len(peel) else 0.0
+    return len(peel) == peel.different and float(peel.rest().abs().max()) < ACCOUNTED * quietest
 
 
 def _counts(peel: HeadPeel) -> Tensor:
@@ -168,10 +190,12 @@ def _counts(peel: HeadPeel) -> Tensor:
     Then n = sum p - K g, with the probabilities of the pooled input.
     """
     fewest = peel.fewest()
+    seen = torch.zeros_like(fewest).index_add(0, peel.labels, peel.copies)
     if peel.different - len(peel) <= MISSING or peel.different < peel.size:
-        seen = torch.zeros_like(fewest).index_add(0, peel.labels, peel.copies)
         return seen + peel.at_least() if int(seen.sum()) < peel.size else seen
-    pooled = peel.biases @ peel.gradient / peel.biases.dot(peel.biases)
+    if int(torch.maximum(fewest, seen).sum()) <= peel.size:
+        fewest = torch.maximum(fewest, seen)
+    pooled = (peel.biases / peel.scales) @ peel.gradient / peel.biases.dot(peel.biases)
     chances = (peel.weight @ (pooled / pooled.dot(peel.basis[:, -1]))).softmax(dim=0)
     return nearest_counts(peel.size * (chances - peel.biases), fewest, peel.size)
 

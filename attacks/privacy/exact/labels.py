@@ -9,7 +9,8 @@ The rule, first that applies: (1) where the bounds n_j >= -K g_j add up to K, th
 head_peeling, where the batch has at most half as many examples as there are classes; (3) peeling, where two
 linear layers lead up to the logits and the first has twice as many units as examples; (4) `otherwise`, whose
 counts are moved into the bounds. An attack that does not find every example, or certifies less than half of
-them, makes room for the next.
+them, makes room for the next; but where nothing beside float32's rounding is in the way, labels that peeling
+reads are told without certificates, and those of examples that leave nothing are not told.
 """
 
 import dataclasses
@@ -26,12 +27,14 @@ from fedsim.attacks.privacy.exact.counting import at_least
 from fedsim.attacks.privacy.exact.head_peeling import HeadPeeling
 from fedsim.attacks.privacy.exact.peeling import Peeling
 from fedsim.attacks.privacy.labels.last_layer import last_layer
+from fedsim.attacks.privacy.matching.linear_layers import linear_chain
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Attack
 from fedsim.core.types import Observation, Reconstruction, Task
 from fedsim.models.last_linear import last_linear_name
 
 MOSTLY = 0.5  # share of examples that must be certified: behind noise, exact attacks err where others do not
+ROUNDED = 1e-6  # of the largest singular value: more than float32 leaves where there are no examples
 log = logging.getLogger(__name__)
 
 
@@ -76,6 +79,8 @@ class Labels(Attack):
                 known = guess.count_bounds
                 certain = torch.stack([guess.class_counts] * 2) if known is None else known
                 return _counted(guess.class_counts, certain)
+            if bounds is not None and (seen := _seen(model, task, observations[-1], guess)) is not None:
+                return _counted(seen.clamp(min=bounds[0], max=bounds[1]), bounds)
         guess = self.otherwise.run(model, task, observations)
         if guess.class_counts is None or bounds is None:
             return guess
@@ -115,6 +120,17 @@ def within(counts: Tensor, bounds: Tensor) -> Tensor:
         step = min(abs(over), int(room[place]))
         moved[place] -= step if over > 0 else -step
     return moved
+
+
+def _seen(model: nn.Module, task: Task, observation: Observation, guess: Reconstruction) -> Tensor | None:
+    """Count the labels of the inputs of a model's first linear layer, if most are told and only rounded."""
+    first, size = linear_chain(model, task, observation)[0][0], observation.num_examples
+    if guess.labels is None or size is None or guess.embedding_layer not in (None, first.name):
+        return None
+    values = torch.linalg.svdvals(first.augmented)
+    rounded = size < len(values) and float(values[size]) < ROUNDED * float(values[0])
+    few = len(guess.labels) < MOSTLY * size
+    return guess.labels.bincount(minlength=task.num_classes) if rounded and not few else None
 
 
 def _counted(counts: Tensor, bounds: Tensor) -> Reconstruction:

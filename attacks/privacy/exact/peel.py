@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedsim.attacks.privacy.exact.behind import Behind, mismatch
+from fedsim.attacks.privacy.exact.behind import Behind, mismatch, rounded_errors, rounded_label
 from fedsim.attacks.privacy.exact.certificates import (
     CLEAR,
     FAINT,
@@ -30,6 +30,9 @@ NEAR = 3e-3  # residual in the peeled gradients that is worth a look in the whol
 WRONG = 0.1  # residual of a point that has nothing to do with the batch
 ALMOST = 0.05  # residual of an input of a later local step, whose activations have moved
 MISMATCH = 0.15  # of an input's error with that of the surest label: those of later local steps have moved
+HAZY = 0.03  # residual of a quiet example up to which it can be told from others
+DOUBT = 5.0  # residuals of a point, as a share of the typical length, within which others are the same
+ALONE = 1e-5  # share of an error outside the column space, up to which a quotient is an example
 POLISH = 8  # Gauss-Newton steps at the end
 
 
@@ -50,6 +53,7 @@ class Peel:
     size: int
     activations: int
     basis: Tensor  # (size, in + 1)
+    scales: tuple[Tensor, Tensor]  # (out, 1), (next out, 1)
     columns: tuple[Tensor, Tensor]  # orthonormal bases of both gradients' column spaces
     rows: tuple[NoisySpace, NoisySpace]  # of both gradients
     whole: Membership
@@ -65,14 +69,22 @@ class Peel:
 
     @classmethod
     def of(
-        cls, first: LinearLayer, second: LinearLayer, act: Between, size: int, activations: int | None = None
+        cls,
+        first: LinearLayer,
+        second: LinearLayer,
+        act: Between,
+        size: int,
+        activations: int | None = None,
+        scales: tuple[Tensor, Tensor] | None = None,
     ) -> "Peel":
         """Begin with the layers' whole gradients; activations: more than `size`, where inputs come again."""
         activations = activations or size
-        left, rows = noisy_spaces(first.augmented, size)
-        next_left, next_rows = noisy_spaces(second.augmented, activations)
-        basis, two = rows.basis.T, second.augmented
-        one = first.augmented @ basis.T
+        scales = scales or (first.weight.new_ones(1, 1), first.weight.new_ones(1, 1))
+        whole, two = scales[0] * first.augmented, scales[1] * second.augmented
+        left, rows = noisy_spaces(whole, size)
+        next_left, next_rows = noisy_spaces(two, activations)
+        basis = rows.basis.T
+        one = whole @ basis.T
         weight = torch.cat([first.weight, first.bias[:, None]], dim=1) @ basis.T
         return cls(
             first=one,
@@ -83,6 +95,7 @@ class Peel:
             size=size,
             activations=activations,
             basis=basis,
+            scales=scales,
             columns=(left.basis, next_left.basis),
             rows=(rows, next_rows),
             whole=Membership(one, two, weight, act, (size, activations), basis[:, -1]),
@@ -94,6 +107,11 @@ class Peel:
 
     def __len__(self) -> int:
         return len(self.found)
+
+    @property
+    def scaled(self) -> bool:
+        """Whether rows of the gradients were multiplied."""
+        return any(bool((factors != 1).any()) for factors in self.scales)
 
     @property
     def inputs(self) -> Tensor:
@@ -124,13 +142,15 @@ class Peel:
         widest: tuple[float, float] = WIDEST,
         without_decoys: bool = False,
         by_errors: bool = False,
+        undeflated: bool = False,
     ) -> int:
         """Look for inputs that are left, from random starts; return how many new ones were found.
 
-        by_errors: errors that the network behind gives lead the search as well.
+        by_errors: errors that the network behind gives lead the search as well. undeflated: nothing is
+        subtracted, which blurs quiet examples.
         """
-        before, errors, next_errors, outputs = len(self), self.errors, self.next_errors, self.outputs
-        found = self.found
+        before, known = len(self), (self.found, self.errors, self.next_errors, self.outputs)
+        found, errors, next_errors, outputs = (part[: 0 if undeflated else None] for part in known)
         if self.decoys is not None and without_decoys:  # taken out as well, as far as they are known
             parts = [self._parts(row[None]) for row in self.decoys[: (self.size - before) // 2]]
             found = torch.cat([found, self.decoys[: len(parts)]])
@@ -160,7 +180,7 @@ class Peel:
             points, residuals = rest.descend(points.double(), steps)
             inputs = rest.first.inputs(points)
             near = (ROOM * self._expected(inputs)).clamp(min=max(NEAR, tolerance or 0), max=WRONG)
-            candidates = inputs[residuals < (near if self.decoys is None else WRONG)]
+            candidates = inputs[residuals < (near if self.decoys is None and not self.scaled else WRONG)]
         if self.size == 1 and len(candidates):
             self.found = candidates
             self.errors = (self.first @ candidates[0] / candidates[0].dot(candidates[0]))[None]
@@ -175,6 +195,18 @@ class Peel:
         self.tries += len(distinct)
         own = self.whole.first.points(distinct @ self.weight.T)
         self._keep_sure(*self.whole.descend(own, POLISH), tolerance)
+
+    def consider_alone(self) -> None:
+        """Keep inputs that a unit sees alone, its row's quotient: their errors lie in the column space."""
+        if self.behind is None or not self.scaled:
+            return
+        biases = self.first @ self.basis[:, -1]
+        rows = self.first[biases != 0] / biases[biases != 0, None]
+        network, column, scale = self.behind[0], self.columns[0], self.scales[0]
+        shares = [rounded_label(network, row[None] @ self.weight.T, column, scale)[2] for row in rows]
+        for share, row in sorted(zip(shares, rows[:, None], strict=True), key=lambda pair: pair[0]):
+            if share < ALONE and len(self) < self.size and len(self._distinct(row, BLURRED)):
+                self._keep(row, share, certified=False)
 
     def settle(self, behind: Behind, labels: Tensor, weights: Tensor) -> None:
         """Let all inputs follow from the whole first gradient at once; weights: of each in it."""
@@ -199,6 +231,7 @@ class Peel:
         expected = self._expected(inputs)
         judged = judge(residuals, expected, self.second.shape[1], taken, self.tries)
         passing = judged.passing if tolerance is None else residuals < tolerance
+        passing = passing & (residuals < (HAZY if self.scaled else math.inf))
         sure = judged.certified
         sure[sure.clone()] = self._clear(points[sure], torch.maximum(residuals, expected)[sure])
         for place in residuals.argsort().tolist():
@@ -237,7 +270,7 @@ class Peel:
 
     def _keep(self, row: Tensor, residual: float, certified: bool) -> None:
         """Add an input, with the rows of D1 and D2 that belong to it."""
-        if len(self._distinct(row)) == 0:
+        if len(self._distinct(row, max(SAME, DOUBT * residual))) == 0:
             return
         output, error, next_error = self._parts(row)
         if self.decoys is not None and self.behind is not None:
@@ -254,11 +287,14 @@ class Peel:
     def _parts(self, row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return an input's activations [f(z) | 1], and its rows of D1 and D2."""
         values = row @ self.weight.T
-        slopes = derivative(self.act, values)[0]
         one, two = self.columns
-        system = torch.cat([one, -slopes[:, None] * (self.next_weight.T @ two)], dim=1)
-        null = torch.linalg.svd(system, full_matrices=False)[2][-1]
-        error, next_error = one @ null[: one.shape[1]], two @ null[one.shape[1] :]
+        if self.behind is not None and self.scaled:  # D2 is not known where louder ones are
+            error, next_error = rounded_errors(self.behind[0], values, one, self.scales)
+        else:
+            slopes = derivative(self.act, values)[0][:, None]
+            given = self.scales[0] * slopes * (self.next_weight.T @ (two / self.scales[1]))
+            null = torch.linalg.svd(torch.cat([one, -given], dim=1), full_matrices=False)[2][-1]
+            error, next_error = (one @ null[: one.shape[1]])[None], (two @ null[one.shape[1] :])[None]
         # [G1 | g1] = D1^T [X | 1], so the input is 1 on its own error through the pseudo-inverse.
-        factor = 1 / fit(self.first, error[:, None])[:, 0].dot(row[0])
-        return with_one(self.act(values)), factor * error[None], factor * next_error[None]
+        factor = 1 / fit(self.first, error.T)[:, 0].dot(row[0])
+        return with_one(self.act(values)), factor * error, factor * next_error

@@ -29,9 +29,10 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.attacks.privacy import claims
-from fedsim.attacks.privacy.exact.behind import behind, read_labels
+from fedsim.attacks.privacy.exact.behind import alone, behind, read_labels
 from fedsim.attacks.privacy.exact.peel import POLISH, Peel
 from fedsim.attacks.privacy.exact.shown import bounds_beside, reconstruction
+from fedsim.attacks.privacy.exact.spaces import row_scales
 from fedsim.attacks.privacy.interruptible import shown_after
 from fedsim.attacks.privacy.matching.linear_layers import Between, LinearLayer, linear_chain, linear_names
 from fedsim.core import progress, settings
@@ -85,7 +86,7 @@ class Peeling(Attack):
         size = first.examples(observation)
         if first.task_shape is not None:  # equal images are shown as often as they are there
             claims.expect_images(size, task)
-        different = first.different(size)  # equal images are one
+        scales, different = row_scales(first.augmented, size, first.different(size))  # equal images are one
         if different > 1 and len(layers) < 2:
             raise FedsimError(
                 "peeling a batch needs two linear layers in a row, and the model has one. Remedy: attack=ig."
@@ -96,12 +97,15 @@ class Peeling(Attack):
             room = self.starts * different * (len(first.weight) + different)
             claims.expect_room(room, f"{self.starts} starts for {different} examples")
         second, act = (layers[1], between[0]) if different > 1 else (first, Between(modules=()))
-        peel = Peel.of(first, second, act, different)
+        next_scales, _ = row_scales(second.augmented, size, second.different(size))
+        peel = Peel.of(first, second, act, different, scales=(scales, next_scales))
+        if linear_names(model, task).ends_with_logits and different > 1:
+            peel.behind = behind(layers, between), size
 
         def shown() -> Reconstruction:
             if len(peel) < different:
                 log.warning("found %d of %d inputs of layer %r", len(peel), different, first.name)
-            certified = peel.sure()
+            certified = peel.sure() & _alone(peel, observation, size)
             labels, bounds = _labels(model, task, observation, layers, between, peel, size, certified)
             guess = reconstruction(
                 task, first, peel.inputs, labels=labels, certified=certified, size=size, bounds=bounds
@@ -123,9 +127,33 @@ class Peeling(Attack):
             while len(peel) < peel.size and idle < PATIENCE and time.perf_counter() < deadline:
                 few = (peel.size - len(peel) <= FEW) == (idle % 2 == 0)  # and in vain: the other way
                 steps, annealing = (self.steps, 0) if few else (POLISH, self.annealing)
-                fresh = peel.search(self.starts, self.tolerance, random, steps=steps, annealing=annealing)
+                fresh = peel.search(
+                    self.starts,
+                    self.tolerance,
+                    random,
+                    steps=steps,
+                    annealing=annealing,
+                    undeflated=peel.scaled and idle % 3 == 1,
+                )
                 idle = 0 if fresh else idle + 1
                 advance(len(peel))
+        if self.tolerance is None:
+            peel.consider_alone()
+
+
+def _scale(observation: Observation) -> tuple[bool, float]:
+    """Say whether the factor from what was received to a gradient is told, and which it is."""
+    told = observation.kind == "gradient" or observation.learning_rate is not None
+    return told, 1.0 if observation.kind == "gradient" else -1 / (observation.learning_rate or 1.0)
+
+
+def _alone(peel: Peel, observation: Observation, size: int) -> Tensor:
+    """Say which examples' errors are those of one example, where the network behind is known."""
+    told, scale = _scale(observation)
+    if peel.behind is None or not told or not len(peel):
+        return torch.ones(len(peel), dtype=torch.bool)
+    errors = peel.errors * scale / peel.scales[0][:, 0]
+    return alone(peel.behind[0], peel.found @ peel.weight.T, errors, size)
 
 
 def _labels(
@@ -144,10 +172,10 @@ def _labels(
     """
     if not linear_names(model, task).ends_with_logits:
         return None, None
-    told = observation.kind == "gradient" or observation.learning_rate is not None
-    scale = 1.0 if observation.kind == "gradient" else -1 / (observation.learning_rate or 1.0)
+    told, scale = _scale(observation)
     outputs, rest = peel.found @ peel.weight.T, behind(layers, between)
-    labels, copies = read_labels(rest, outputs, peel.errors * scale, size)
+    errors = peel.errors * scale / peel.scales[0][:, 0]
+    labels, copies = read_labels(rest, outputs, errors, size)
     if not told:
         return (labels, torch.ones_like(copies)), None
     if not any(act.kinked for act in between):

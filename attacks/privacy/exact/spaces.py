@@ -9,7 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsim.attacks.privacy.matching.linear_layers import affine_span
+from fedsim.attacks.privacy.matching.linear_layers import STANDS_OUT, affine_span
+
+CLEARER = 5.0  # times that the faintest example stands out farther from rounding
+FAINTEST = 1e-30  # length of a gradient's row below which float32 has not all its digits
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -87,3 +90,25 @@ def _typical_length(gradient: Tensor, weight: Tensor, ones: Tensor) -> float:
     biases = gradient @ ones
     shown = gradient[biases != 0] / biases[biases != 0, None]
     return max(1e-12, float((shown @ weight.T).norm(dim=1).median())) if len(shown) else 1.0
+
+
+def row_scales(gradient: Tensor, size: int, different: int, *, margin: bool = False) -> tuple[Tensor, int]:
+    """Return factors (units, 1) of a gradient's rows, and how many of `size` examples are seen with them.
+
+    float32 rounds a number by a share of it. So examples that are nearly without loss, lost beside loud ones
+    in the whole gradient, stand out in the rows of units that are silent for the loud ones. With rows of
+    equal length all are seen at once. Ones, where that shows no more than `different`: behind noise.
+
+    margin: also where as many stand out CLEARER times as far.
+    """
+    ones = gradient.new_ones(len(gradient), 1)
+    if size >= min(gradient.shape) - 1:
+        return ones, different
+    lengths = gradient.norm(dim=1, keepdim=True)
+    scales = torch.where(lengths > 0, 1 / lengths.clamp(min=FAINTEST), ones)
+    values = torch.linalg.svdvals(scales * gradient)
+    seen = int((values[:size] > STANDS_OUT * values[size]).sum())
+    plain = torch.linalg.svdvals(gradient)
+    far = (values[seen - 1] / values[size]) > CLEARER * (plain[seen - 1] / plain[size])
+    clearer = margin and seen == different and bool(far)
+    return (scales, seen) if seen > different or clearer else (ones, different)
