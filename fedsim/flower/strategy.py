@@ -157,7 +157,8 @@ class ObservingStrategy(Strategy):
         if self._masked is not None:
             mean = self._unmasked(mean, summed)
         if summed and attacked and rules.attacks(server_round, ALL):
-            self.setup.keep_observation(sum_of(summed, mean.mean()))
+            beside = 0 if self._masked is None else self._masked.heard
+            self.setup.keep_observation(sum_of(summed, mean.mean(), beside))
         if attacked and self.setup.attack.crafts() and self.setup.attack.keeps_honest:
             return encode(self._honest), None
         step = rules.server_step / mean.weight
