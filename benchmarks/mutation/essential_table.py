@@ -320,6 +320,12 @@ TABLE = [
         "Fishing.craft",
         "return super().craft(model, task, round, weights)",
     ),
+    (
+        "attack/residual_fishing",
+        CRAFTED + "residual_fishing.py",
+        "ResidualFishing.craft",
+        "return weights",
+    ),
     ("attack/quiet", CRAFTED + "quiet.py", "Quiet.craft", "return weights"),
     ("defense/inspect_weights", PRIVACY + "inspect_weights.py", "InspectWeights.on_sent", "return None"),
     (

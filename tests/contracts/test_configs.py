@@ -45,6 +45,7 @@ PRESETS = {  # (yaml, key): the yaml is there to set this
     *(("gauss_newton", key) for key in ("first", "double")),
     ("gradinversion_matching", "candidates"),
     *((name, "public") for name in ("imprint", "trap_weights", "soliton", "loki", "fishing", "quiet")),
+    ("residual_fishing", "public"),
     ("forger", "forgery"),
     ("fedavg", "mode"),
     ("fedavg", "local_steps"),
@@ -215,6 +216,8 @@ def test_an_attack_is_repeatable_and_leaves_observations_untouched(name: str) ->
     model = small_model(activation="tanh") if alone else None
     if name == "fishing":
         model = small_model(depth=2, width=40)
+    if name == "residual_fishing":
+        model = fedsim.model("resnet18", task=small_data().task).eval()
     check_attack(fedsim.attack(name, **few), batch_size=1 if alone else 6, model=model)
 
 

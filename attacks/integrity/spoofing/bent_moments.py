@@ -9,7 +9,7 @@ Assumes: a proof of a loop of the prover's own with such an optimizer (`fedsim.i
     with `bend`); the verifier grants delta to what was computed on another machine, and measures the state
     alone. Plain SGD, as clients do it, has no memory: there the bend stays as short as it is.
 Caught by: the next step, taken from the state claimed and from the one found: they must not part. Where the
-    rate of that step is zero, as at the end of a cosine, steps until the model moves. In a federation: as creep.
+    rate of that step is zero, as at the end of a cosine, steps until the model moves.
 """
 
 from dataclasses import replace
