@@ -194,6 +194,8 @@ TABLE = [
     ),
     ("client/adversarial_data", SPOOFING + "adversarial_data.py", "AdversarialData.train", HONEST),
     ("client/adversarial_data", SPOOFING + "adversarial_data.py", "AdversarialData._fitted", "return batch"),
+    ("client/bent_moments", SPOOFING + "bent_moments.py", "BentMoments.train", HONEST),
+    ("client/bent_moments", SPOOFING + "bent_moments.py", "BentMoments.bend", "return state"),
     ("client/blindfold", SPOOFING + "blindfold.py", "Blindfold.train", HONEST),
     ("client/concatenation", SPOOFING + "concatenation.py", "Concatenation.train", HONEST),
     ("client/creep", SPOOFING + "creep.py", "Creep.train", HONEST),

@@ -298,7 +298,7 @@ def test_an_optimizers_memory_cannot_move_weights(
     loop: Callable[[Recorder], None], checkpoint: int, machine: str | None
 ) -> None:
     honest_end = spoofed_loop(loop, lambda place, state: state)[1].checkpoints[-1]["0.weight"]
-    sealed, trace = spoofed_loop(loop, BentMoments(checkpoint=checkpoint).bend, machine=machine)
+    sealed, trace = spoofed_loop(loop, BentMoments(bent=checkpoint).bend, machine=machine)
     moved = (trace.checkpoints[-1]["0.weight"] - honest_end).abs()
     assert float(moved[:, 4].min()) > 0.1  # of the dark pixel: a backdoor
     assert float(moved.sum(dim=0)[torch.arange(9) != 4].max()) < 1e-4

@@ -26,16 +26,16 @@ FIRST, SECOND = ".exp_avg", ".exp_avg_sq"  # as torch names the moments of Adam 
 class BentMoments(Behaviour):
     """Bends what nothing corrects, by less than delta: moments of a loop, or weights without a gradient."""
 
-    def __init__(self, *, delta: float = 1e-6, share_used: float = 0.9, checkpoint: int = 1) -> None:
+    def __init__(self, *, delta: float = 1e-6, share_used: float = 0.9, bent: int = 1) -> None:
         """Set the verifier's delta (l2), how much of it is used, and at which checkpoint of a loop."""
         self.delta = number("client.bent_moments.delta", delta, least=0)
         self.share_used = number("client.bent_moments.share_used", share_used, above=0, most=1)
-        self.checkpoint = whole("client.bent_moments.checkpoint", checkpoint)
+        self.bent = whole("client.bent_moments.bent", bent)
 
     def bend(self, place: int, state: Weights) -> Weights:
         """Return a loop's state with first moments raised where the second are zero, at one checkpoint."""
         bent = dict(state)
-        if place != self.checkpoint:
+        if place != self.bent:
             return bent
         still = {
             name: state[name.removesuffix(FIRST) + SECOND] == 0 for name in state if name.endswith(FIRST)
