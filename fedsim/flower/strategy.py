@@ -12,12 +12,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
-from fedsim.core.errors import FedsimError, in_words, shortened
+from fedsim.core.errors import REFUSED, FedsimError, in_words, shortened
 from fedsim.core.types import ALL, Fault, Observation, Weights, reply_problem
 from fedsim.flower.auditing import hear_commitments, passes
 from fedsim.flower.averaging import RunningMean, sum_of
 from fedsim.flower.masked_sum import MaskedRound
-from fedsim.flower.nodes import REFUSED, addressed_to
+from fedsim.flower.nodes import addressed_to
 from fedsim.flower.observations import Dialect, Question, observation_of
 from fedsim.flower.overflow import Guard, honest_gradient
 from fedsim.flower.records import decode, encode

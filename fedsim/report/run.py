@@ -9,9 +9,8 @@ from typing import Any
 import yaml
 from matplotlib.figure import Figure
 
-from fedsim.core.errors import FedsimError, printable, shortened
+from fedsim.core.errors import REFUSED, FedsimError, printable, shortened
 from fedsim.core.types import ALL, RoundResult
-from fedsim.flower.nodes import REFUSED
 from fedsim.metrics.facts import MetricFacts, facts, legend
 from fedsim.report import audit
 from fedsim.report.answers import Answer, Attacked, figures_of, run_answer
