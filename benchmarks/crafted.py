@@ -1,13 +1,11 @@
-"""Shares of images that chosen weights recover, beside published figures; detectors; false alarms.
+"""Shares of images that chosen weights recover, beside published figures. Who notices: detectors.py.
 
 python benchmarks/crafted.py bars DATA          # DATA: a folder with mnist.npz and cifar10.npz
 python benchmarks/crafted.py bars DATA --batches 1 --seed 900
-python benchmarks/crafted.py stealth DATA       # attacks x detectors, at the default limits
-python benchmarks/crafted.py honest DATA        # the signs that detectors look at, over honest rounds
+python benchmarks/crafted.py residual           # images of one class out of 256, by a ResNet-18
 """
 
 import argparse
-import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,20 +19,22 @@ from fedsim.attacks.privacy.crafted.fishing import Fishing
 from fedsim.attacks.privacy.crafted.imprint import Imprint
 from fedsim.attacks.privacy.crafted.loki import Loki
 from fedsim.attacks.privacy.crafted.quiet import Quiet
+from fedsim.attacks.privacy.crafted.residual_fishing import ResidualFishing
 from fedsim.attacks.privacy.crafted.soliton import Soliton
 from fedsim.attacks.privacy.crafted.trap_weights import TrapWeights
-from fedsim.core.errors import FedsimError, Refused
-from fedsim.core.interfaces import LocalStep
+from fedsim.core.errors import FedsimError
 from fedsim.core.randomness import generator
 from fedsim.core.training import batch_gradient, load_weights, weights_of
 from fedsim.core.types import Observation, PublicImages, Reconstruction, Weights
 from fedsim.data.images import Dataset
-from fedsim.defenses.privacy.inspect_gradient import InspectGradient, gradient_signs
-from fedsim.defenses.privacy.inspect_weights import InspectWeights, weight_signs
 
 NEAR = 0.01  # relative error of a recovered image
 UNITS = 1000
-ROUNDS = 100  # of an honest training
+
+
+def npz_sets(folder: Path) -> dict[str, Dataset]:
+    """Read the data sets of a folder."""
+    return {name: fedsim.dataset("npz", path=str(folder / f"{name}.npz")) for name in ("mnist", "cifar10")}
 
 
 def batch(data: Dataset, size: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -149,77 +149,30 @@ def bars(sets: dict[str, Dataset], batches: int, first: int, only: str) -> None:
         )
 
 
-def stealth(sets: dict[str, Dataset], batches: int, first: int, only: str) -> None:
-    """Print how often a client notices each attack in the first round, and what the attack recovers."""
-    data = sets["mnist"]
-    made: dict[str, Callable[[], Crafted]] = {
-        "imprint": Imprint,
-        "trap_weights": TrapWeights,
-        "soliton": lambda: Soliton(examples=64),
-        "fishing": Fishing,
-        "loki": lambda: Loki(clients=10),
-        "quiet": Quiet,
-    }
-    print("| attack | inspect_weights | inspect_gradient | recovered of 64 |")
-    print("|---|---|---|---|")
-    for name, maker in made.items():
-        noticed, recovered = {"weights": 0, "gradient": 0}, 0.0
-        for seed in range(first, first + batches):
-            images, labels = batch(data, 64, seed)
-            attack = maker()
-            attack.seed, attack.public = seed, public(data, seed)
-            model = fedsim.model("mlp", task=data.task, depth=2, width=UNITS)
-            sent = attack.craft(model, data.task, 1, weights_of(model))
-            sent = attack.tailor(model, data.task, 1, 0, sent)
-            load_weights(model, sent)
-            try:
-                InspectWeights().on_sent(sent, None, model)
-            except Refused:
-                noticed["weights"] += 1
-            gradient, _ = batch_gradient(model, images, labels)
-            step = LocalStep(model=model, images=images, labels=labels)
-            try:
-                InspectGradient().on_gradient(gradient, step, generator(0))
-            except Refused:
-                noticed["gradient"] += 1
-            seen = Observation(
-                round=1, client=0, sent=sent, received=gradient, kind="gradient", num_examples=64
-            )
-            with contextlib.suppress(FedsimError):
-                recovered += shares(attack.run(model, data.task, [seen]), images)[0] / batches
-        rates = [f"{count} of {batches}" for count in noticed.values()]
-        print(f"| {name} | {rates[0]} | {rates[1]} | {recovered:.3f} |", flush=True)
-
-
-def honest(sets: dict[str, Dataset], batches: int, first: int, only: str) -> None:
-    """Print the largest sign of each kind over honest rounds, and how many of them would be refused."""
-    cases = [
-        ("mnist", "fcn3", 24, {}),
-        ("mnist", "fcn3", 8, {}),
-        ("mnist", "mlp", 64, {"depth": 2, "width": 1000}),
-        ("mnist", "two_layer", 16, {}),
-        ("cifar10", "lenet5", 24, {}),
-    ]
-    limits = InspectWeights().limits | InspectGradient().limits
-    print("| data | model | batch | " + " | ".join(limits) + " | refused |")
-    print("|---|---|---|" + "---|" * len(limits) + "---|")
-    for place, name, size, settings in cases:
-        data = sets[place]
-        model = fedsim.model(name, task=data.task, **settings)
-        before: Weights | None = None
-        largest, refused = dict.fromkeys(limits, 0.0), 0
-        for round in range(ROUNDS):
-            sent = weights_of(model)
-            images, labels = batch(data, size, 1000 * first + round)
-            step = LocalStep(model=model, images=images, labels=labels)
-            signs = weight_signs(sent, before) | gradient_signs(step)
-            largest = {kind: max(largest[kind], signs[kind][0]) for kind in limits}
-            refused += any(signs[kind][0] > limits[kind] for kind in limits)
-            gradient, _ = batch_gradient(model, images, labels)
-            load_weights(model, {key: sent[key] - 0.1 * gradient[key] for key in sent})
-            before = sent
-        shown = " | ".join(f"{value:.2g}" for value in largest.values())
-        print(f"| {place} | {name} | {size} | {shown} | {refused} of {ROUNDS} |", flush=True)
+def residual(batches: int, first: int) -> None:
+    """Print what is read of the images of one class, beside the mean public image in its place."""
+    data, target = fedsim.dataset("cifar10_small"), 3
+    print("| seed | images of the class | found | certified | false | PSNR, dB | mean image | CPU s |")
+    print("|---|---|---|---|---|---|---|---|")
+    for seed in range(first, first + batches):
+        started, model = time.process_time(), fedsim.model("resnet18", task=data.task).eval()
+        images, labels = batch(data, 256, seed)
+        attack = ResidualFishing(target=target, seed=seed, public=public(data, seed))
+        guess = one_round(attack, model, data, images, labels)
+        number = int((labels == target).sum())
+        if guess is None or guess.images is None or guess.certified is None:
+            print(f"| {seed} | {number} | 0 | 0 | 0 | - | - | - |")
+            continue
+        errors, places = (guess.images[:, None] - images).flatten(2).square().mean(dim=2).min(dim=1)
+        blind = (attack.public.images.mean(dim=0) - images[places]).flatten(1).square().mean(dim=1)
+        wrong = int((guess.certified & ((errors > 1e-6) | (labels[places] != target))).sum())
+        seen, baseline = -10 * errors.log10(), -10 * blind.log10()
+        print(
+            f"| {seed} | {number} | {len(places)} | {int(guess.certified.sum())} | {wrong} | "
+            f"{float(seen.min()):.0f} to {float(seen.max()):.0f} | {float(baseline.mean()):.1f} | "
+            f"{time.process_time() - started:.0f} |",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -227,18 +180,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("table", choices=("bars", "stealth", "honest"))
-    parser.add_argument("data", type=Path)
+    parser.add_argument("table", choices=("bars", "residual"))
+    parser.add_argument("data", type=Path, nargs="?")
     parser.add_argument("--batches", type=int, default=5)
     parser.add_argument("--seed", type=int, default=900)
     parser.add_argument("--only", default="", help="rows whose name holds this")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    sets = {
-        name: fedsim.dataset("npz", path=str(chosen.data / f"{name}.npz")) for name in ("mnist", "cifar10")
-    }
-    tables = {"bars": bars, "stealth": stealth, "honest": honest}
-    tables[chosen.table](sets, chosen.batches, chosen.seed, chosen.only)
+    if chosen.table == "residual":
+        residual(chosen.batches, chosen.seed)
+        return
+    if chosen.data is None:
+        parser.error("bars needs the folder DATA")
+    bars(npz_sets(chosen.data), chosen.batches, chosen.seed, chosen.only)
 
 
 if __name__ == "__main__":

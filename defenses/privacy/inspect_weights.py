@@ -5,7 +5,7 @@ Paper: detection of active gradient leakage (arXiv 2511.10502); the attacks it i
 
 Looked at: rows, or columns, of a layer that are parallel; biases that are large beside their rows; units
 that nothing reaches; a jump from what this client was sent the last time. Limits were calibrated on
-honest trainings (benchmarks/crafted.py honest): the largest sign of 100 rounds stays below them with room
+honest trainings (benchmarks/detectors.py honest): the largest sign of 100 rounds stays below them with room
 for the 1 % of false alarms that docs/crafted.md states. attack=quiet knows them, and stays below.
 """
 

@@ -8,6 +8,9 @@ class FedsimError(Exception):
     """A problem with input, config, files or messages that the user can mend."""
 
 
+REFUSED = "the client refused: "  # how the reason begins of a client that did not like what it was sent
+
+
 class Refused(FedsimError):
     """A client that saw what it was sent, and does not answer: its own reason, told to the server."""
 

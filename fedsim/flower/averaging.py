@@ -33,8 +33,11 @@ class RunningMean:
         return {name: tensor / self.weight for name, tensor in self.sum.items()}
 
 
-def sum_of(parts: Sequence[Observation], received: Weights) -> Observation:
-    """Return what the server saw of a round whose replies came as their mean, weighted by examples."""
+def sum_of(parts: Sequence[Observation], received: Weights, beside: int = 0) -> Observation:
+    """Return what the server saw of a round whose replies came as their mean, weighted by examples.
+
+    beside: bytes that all of them sent besides, such as keys of masks.
+    """
 
     def disclosed(name: str) -> list[Any]:
         """Return what all of them disclosed, or nothing."""
@@ -53,7 +56,11 @@ def sum_of(parts: Sequence[Observation], received: Weights) -> Observation:
         learning_rate=shared("learning_rate"),
         local_steps=shared("local_steps"),
         num_examples=sum(disclosed("num_examples")) or None,
-        bytes=sum(disclosed("bytes")) // len(parts) or None,  # of one client's reply
+        bytes=_mean_bytes(disclosed("bytes"), beside),  # of what one client sent
         loss=fmean(disclosed("loss")) if disclosed("loss") else None,
         class_counts=tuple(map(sum, zip(*disclosed("class_counts"), strict=True))) or None,
     )
+
+
+def _mean_bytes(sizes: Sequence[int], beside: int) -> int | None:
+    return (sum(sizes) + beside) // len(sizes) if sizes else None

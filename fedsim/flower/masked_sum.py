@@ -31,6 +31,7 @@ class MaskedRound:
     keys: dict[int, Values] = field(default_factory=dict)  # of clients: pair, envelope
     envelopes: dict[int, Values] = field(default_factory=dict)  # by sender, then by receiver
     needed: dict[int, int] = field(default_factory=dict)  # shares that give a client's secret back
+    heard: int = 0  # bytes of keys and shares that clients have sent, beside their replies
 
     def begin(self) -> list[int]:
         """Exchange keys and shares; return the clients that are in."""
@@ -122,4 +123,5 @@ class MaskedRound:
             record = reply.content[STAGE]
             if isinstance(record, ConfigRecord):
                 heard[sender] = {name: v for name, v in record.items() if isinstance(v, bytes)}
+                self.heard += sum(map(len, heard[sender].values()))
         return dict(sorted(heard.items()))

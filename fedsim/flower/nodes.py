@@ -5,14 +5,13 @@ import time
 from flwr.app import ConfigRecord, Error, Message
 from flwr.serverapp import Grid
 
-from fedsim.core.errors import FedsimError, Refused, in_words, shortened
+from fedsim.core.errors import REFUSED, FedsimError, Refused, in_words, shortened
 
 
 class OutOfTime(FedsimError):
     """A client that did not answer in time."""
 
 
-REFUSED = "the client refused: "  # how the reason begins of a client that did not like what it was sent
 CLIENT_FAILED = 2  # Flower's code for an exception in the client's own code
 PATIENCE = 180.0  # seconds for all nodes to appear
 

@@ -12,12 +12,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
-from fedsim.core.errors import FedsimError, in_words, shortened
+from fedsim.core.errors import REFUSED, FedsimError, in_words, shortened
 from fedsim.core.types import ALL, Fault, Observation, Weights, reply_problem
 from fedsim.flower.auditing import hear_commitments, passes
 from fedsim.flower.averaging import RunningMean, sum_of
 from fedsim.flower.masked_sum import MaskedRound
-from fedsim.flower.nodes import REFUSED, addressed_to
+from fedsim.flower.nodes import addressed_to
 from fedsim.flower.observations import Dialect, Question, observation_of
 from fedsim.flower.overflow import Guard, honest_gradient
 from fedsim.flower.records import decode, encode
@@ -157,7 +157,8 @@ class ObservingStrategy(Strategy):
         if self._masked is not None:
             mean = self._unmasked(mean, summed)
         if summed and attacked and rules.attacks(server_round, ALL):
-            self.setup.keep_observation(sum_of(summed, mean.mean()))
+            beside = 0 if self._masked is None else self._masked.heard
+            self.setup.keep_observation(sum_of(summed, mean.mean(), beside))
         if attacked and self.setup.attack.crafts() and self.setup.attack.keeps_honest:
             return encode(self._honest), None
         step = rules.server_step / mean.weight

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedsim.core.errors import FedsimError
+from fedsim.core.errors import REFUSED, FedsimError
 from fedsim.core.federation import Federation
 from fedsim.core.interfaces import Attack, Audit, Defense, Metric, Tracker
 from fedsim.core.randomness import undisturbed
@@ -22,7 +22,6 @@ from fedsim.core.types import RoundResult, Task, Verdict
 from fedsim.data.images import Images
 from fedsim.flower.client import client_app
 from fedsim.flower.engines.engine import Apps, Engine
-from fedsim.flower.nodes import REFUSED
 from fedsim.flower.server import server_app
 from fedsim.flower.setups import ClientSetup, ServerSetup
 from fedsim.flower.states import ClientStates

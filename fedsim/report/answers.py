@@ -124,6 +124,8 @@ class Attacked:
     observed: int = 0  # batches that the server saw something of
     guessed: int = 0  # batches that the attack answered for
     clients: int = 0  # whose they are
+    summed: bool = False  # it saw sums over clients alone
+    refused: int = 0  # replies that clients kept back when they saw what they were sent
     faults: int = 0
     blindly: bool = False  # no truth is known
     accuracy: float | None = None  # of the model that was trained
@@ -133,6 +135,9 @@ def run_answer(run: Attacked) -> Answer:
     """Say what an attack recovered, of whom, how surely, against which defense."""
     behind = f"behind {run.defense}" if run.defense else "with no defense"
     said = list[str]()
+    if run.refused:
+        times = counted(run.refused, "time")
+        said.append(f"A client noticed what it was sent, and refused to answer, {times}.")
     if run.standing.status is Status.GAVE_UP:
         said.append(f"{run.attack} gave up {behind}: {shortened(run.standing.reason, 300)}")
     elif run.standing.status is not Status.COMPLETE:
@@ -158,7 +163,10 @@ def run_answer(run: Attacked) -> Answer:
 
 def _recovered(run: Attacked, behind: str) -> list[str]:
     whose = f" of {counted(run.clients, 'client')}" if run.clients else ""
-    where = f"{counted(run.guessed, 'batch', 'batches')}{whose} ({run.setting}, {behind})"
+    what = counted(run.guessed, "batch", "batches")
+    if run.summed:
+        what = counted(run.guessed, "sum over all clients' batches", "sums over all clients' batches")
+    where = f"{what}{whose} ({run.setting}, {behind})"
     leaking = {thing: figure for thing, figure in run.figures.items() if figure.leaks}
     missed = {t: f for t, f in run.figures.items() if not f.leaks and f.baseline is not None}
     unknown = [figure for figure in run.figures.values() if figure.baseline is None]

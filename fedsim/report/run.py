@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from matplotlib.figure import Figure
 
-from fedsim.core.errors import FedsimError, printable, shortened
+from fedsim.core.errors import REFUSED, FedsimError, printable, shortened
 from fedsim.core.types import ALL, RoundResult
 from fedsim.metrics.facts import MetricFacts, facts, legend
 from fedsim.report import audit
@@ -46,7 +46,9 @@ def answer_of(folder: RunFolder, summary: Mapping[str, Any]) -> Answer:
             observed=summary.get("observations", 0),
             guessed=len(places),
             clients=len({client for _, client in places if client != ALL}),
-            faults=len(rows) - len(scored),
+            summed=bool(places) and all(client == ALL for _, client in places),
+            refused=sum(fault.reason.startswith(REFUSED) for fault in folder.faults()),
+            faults=sum(row.value is None and not row.error.startswith(REFUSED) for row in rows),
             blindly=bool(attacked) and not folder.has_truth(),
             accuracy=history[-1].accuracy if history else None,
         )

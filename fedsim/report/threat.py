@@ -29,6 +29,8 @@ def _model(config: dict[str, Any], sizes: Collection[int]) -> str:
     if "wiretap" in config:
         return _tapped_model(config)
     rules, choices = config["federation"], config["choices"]
+    if "secure_aggregation" in (config["defense"] or {}):
+        sizes = ()  # of sums: no client's own
     clients = f"{rules['clients']:,} client{'' if rules['clients'] == 1 else 's'}"
     if (share := rules.get("participation", 1.0)) < 1:
         clients += f" ({100 * share:g} % of them a round)"

@@ -46,6 +46,7 @@ PRESETS = {  # (yaml, key): the yaml is there to set this
     ("gradinversion_matching", "candidates"),
     *(("feature_inversion", k) for k in ("features", "features_weight", "priors", "candidates", "ensemble")),
     *((name, "public") for name in ("imprint", "trap_weights", "soliton", "loki", "fishing", "quiet")),
+    ("residual_fishing", "public"),
     ("forger", "forgery"),
     ("fedavg", "mode"),
     ("fedavg", "local_steps"),
@@ -216,6 +217,8 @@ def test_an_attack_is_repeatable_and_leaves_observations_untouched(name: str) ->
     model = small_model(activation="tanh") if alone else None
     if name == "fishing":
         model = small_model(depth=2, width=40)
+    if name == "residual_fishing":
+        model = fedsim.model("resnet18", task=small_data().task).eval()
     check_attack(fedsim.attack(name, **few), batch_size=1 if alone else 6, model=model)
 
 

@@ -11,6 +11,7 @@ from fedsim.core import masking
 from fedsim.core.interfaces import Attack, Behaviour
 from fedsim.core.types import Reconstruction
 from fedsim.flower.engines.inline import InlineGrid
+from fedsim.flower.masked_client import STAGE
 from fedsim.lab.experiment import run
 from fedsim.storage.runfolder import RunFolder
 
@@ -69,7 +70,9 @@ def test_clients_that_look_refuse_by_name_and_the_run_goes_on(play_small, attack
     reasons = {fault.reason.split(":")[0] + ":" + fault.reason.split(":")[1] for fault in folder.faults()}
     assert reasons == {"the client refused: inspect_weights"}
     assert folder.observed() == []
-    assert "inspect_weights" in (folder.path / "report.html").read_text()
+    page = (folder.path / "report.html").read_text()
+    assert "inspect_weights" in page
+    assert "A client noticed what it was sent, and refused to answer" in page
 
 
 @pytest.mark.slow
@@ -122,6 +125,10 @@ def test_masks_give_the_sum_of_who_stays_and_no_message_holds_a_reply(play_small
         exact = sum(masking.fixed({name: plain[c][name]}, size, 20)[name] for c in seen.clients)
         assert torch.equal(tensor, (exact.double() / 2.0**masking.FRACTION).float() / seen.num_examples)
     assert len(passed) > 4 * 20
+    told = [m.content[STAGE] for m in passed if not m.has_error() and STAGE in m.content]
+    beside = sum(len(v) for record in told for v in record.values() if isinstance(v, bytes))
+    assert seen.bytes == 2 * fast.bytes + beside // len(seen.clients)  # keys and shares, of all 20
+    assert beside > 20 * 64
     content = b"".join(_bytes(message) for message in passed)
     for client, update in plain.items():
         for tensor in update.values():

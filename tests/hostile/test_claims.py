@@ -99,6 +99,7 @@ def world(name: str) -> World:
     few += ["attack.annealing=30", "attack.starts=32"] if name in ("peeling", "fedavg_peeling") else []
     data = ["data=synthetic", "data.shape=[1,8,8]", "data.num_classes=4", "data.train_size=160"]
     network = ["model=mlp", "model.width=40", f"model.activation={'tanh' if name in ONE_IMAGE else 'relu'}"]
+    network = ["model=resnet18"] if name == "residual_fishing" else network
     network += ["model.depth=2"] if name == "fishing" else []  # the target's logit stands behind its bins
     made = build.experiment(compose([f"attack={name}", *few, *data, *network, "name=test"]))
     honest = {key: parameter.detach().clone() for key, parameter in made.model.named_parameters()}
@@ -126,7 +127,7 @@ def observed(model: nn.Module, number: int) -> Observation:
 
 
 def scaled(seen: Observation, factor: float) -> Weights:
-    return {key: tensor * factor for key, tensor in seen.received.items()}
+    return {key: (tensor * factor).clamp(-3e38, 3e38) for key, tensor in seen.received.items()}
 
 
 def filled(seen: Observation, value: float, places: slice = slice(None)) -> Weights:

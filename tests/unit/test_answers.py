@@ -68,6 +68,14 @@ def test_a_difference_within_chance_or_resolution_is_no_leak() -> None:
     assert figures_of(scores("certified", (0.001, 0.0)))["examples for certain"].leaks
 
 
+def test_who_refused_comes_first_and_a_sum_is_no_batch() -> None:
+    rows = scores("psnr", (40.0, 12.0), (41.0, 12.0))
+    said = run_answer(attacked(rows, refused=3, summed=True, clients=0)).sentences
+    assert said[0] == "A client noticed what it was sent, and refused to answer, 3 times."
+    assert "from 2 sums over all clients' batches (fcn3" in said[1]
+    assert "from 2 batches of 2 clients" in run_answer(attacked(rows)).text
+
+
 def test_one_batch_recovered_among_many_is_no_chance() -> None:
     found = figures_of(scores("psnr", (150.0, 12.0), *[(10.0, 12.0)] * 11))["images"]
     assert 0 < found.chance < found.value - 12

@@ -16,12 +16,15 @@ from fedsim.attacks.privacy.crafted.leftover import solve_bins
 from fedsim.attacks.privacy.crafted.loki import Loki
 from fedsim.attacks.privacy.crafted.quiet import Quiet
 from fedsim.attacks.privacy.crafted.readout import carrying, crafted, entering, find_place, read
+from fedsim.attacks.privacy.crafted.residual_fishing import ResidualFishing
 from fedsim.attacks.privacy.crafted.soliton import Soliton, robust_soliton
 from fedsim.attacks.privacy.crafted.trap_weights import TrapWeights
 from fedsim.core.errors import FedsimError, Refused
 from fedsim.core.interfaces import LocalStep
 from fedsim.core.training import batch_gradient, load_weights, weights_of
 from fedsim.core.types import Observation, PublicImages, Reconstruction, Truth
+from fedsim.defenses.privacy.inspect_weights import InspectWeights
+from fedsim.defenses.privacy.limits import calibrated
 from fedsim.metrics.recovered import Recovered
 
 DATA = fedsim.dataset("mnist_small")
@@ -203,6 +206,27 @@ def test_pixels_that_only_strides_pass_on_arrive_exactly() -> None:
     assert share(attack.run(model, task, [observation]), 8) >= 0.8
 
 
+def test_a_residual_network_carries_images_of_one_class_out_of_a_batch() -> None:
+    data = fedsim.dataset("synthetic", shape=(3, 16, 16), num_classes=4, train_size=24, test_size=40)
+    shown = PublicImages(images=data.test.batch(torch.arange(40)), labels=data.test.labels)
+    attack, model = ResidualFishing(public=shown, target=2), fedsim.model("resnet18", task=data.task).eval()
+    sent = attack.craft(model, data.task, 1, weights_of(model))
+    load_weights(model, sent)
+    images, labels = data.train.batch(torch.arange(24)), data.train.labels
+    gradient, _ = batch_gradient(model, images, labels)
+    seen = Observation(round=1, client=0, sent=sent, received=gradient, kind="gradient", num_examples=24)
+    found = attack.run(model, data.task, [seen])
+    gaps, places = torch.cdist(found.images.flatten(1), images.flatten(1)).min(dim=1)
+    assert len(places.unique()) == len(places) >= 2
+    assert float(gaps.max()) < 1e-3  # l2 of a whole image
+    assert bool((labels[places] == 2).all())
+    assert bool(found.certified.all())
+    halved = {name: 0.5 * tensor for name, tensor in gradient.items()}  # no place counts a whole image
+    plain = dataclasses.replace(seen, received=halved)
+    with pytest.raises(FedsimError, match="alone in its bin"):
+        attack.run(model, data.task, [plain])
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "words"),
     [
@@ -217,9 +241,33 @@ def test_models_without_a_layer_to_read_are_refused(name: str, settings: dict[st
         Imprint().check(model, DATA.task)
 
 
+def test_residual_fishing_refuses_what_its_weights_are_not_made_for() -> None:
+    for name, task, words in (
+        ("resnet20", dataclasses.replace(DATA.task, input_shape=(1, 32, 32)), "expected a ResNet-18"),
+        ("resnet18", DATA.task, "sides of 8, 16, 24 or 32"),
+    ):
+        with pytest.raises(FedsimError, match=words):
+            ResidualFishing().check(fedsim.model(name, task=task), task)
+
+
 def test_rounds_that_were_not_crafted_are_not_attacked() -> None:
     assert [Imprint(every=3).crafts_in(round) for round in (1, 2, 3, 4)] == [True, False, False, True]
     assert [Imprint(every=0).crafts_in(round) for round in (1, 2, 3)] == [True, False, False]
+
+
+def test_limits_of_honest_rounds_cry_wolf_as_often_as_asked_for() -> None:
+    random = torch.Generator().manual_seed(0)
+    draws = torch.rand(4000, 2, generator=random).tolist()
+    rounds = [{"bias": bias, "jump": jump} for bias, jump in draws]
+    limits = calibrated(rounds[:1000], 0.1)
+    alarms = sum(any(signs[kind] > limits[kind] for kind in signs) for signs in rounds[1000:])
+    assert 0.07 < alarms / 3000 < 0.13
+    assert (
+        InspectWeights(**limits).limits["bias"] == limits["bias"] == sorted(b for b, _ in draws[:1000])[950]
+    )
+    assert len(calibrated(rounds[:199], 0.01)) == 2
+    with pytest.raises(FedsimError, match="expected at least 199 honest rounds"):
+        calibrated(rounds[:198], 0.01)
 
 
 def test_a_soliton_distribution_is_one() -> None:

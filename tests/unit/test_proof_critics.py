@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedsim.attacks.integrity.spoofing.bent_moments import bent_moments
+from fedsim.attacks.integrity.spoofing.bent_moments import BentMoments
 from fedsim.attacks.integrity.spoofing.creep import Creep
 from fedsim.commands.central import Parent, parent_of
 from fedsim.core.errors import FedsimError
@@ -23,9 +23,9 @@ from fedsim.core.randomness import generator
 from fedsim.core.training import Batch
 from fedsim.core.types import Task, Verdict
 from fedsim.data.synthetic import synthetic
-from fedsim.defenses.integrity.proof.again import Interval, _length, _nearest
+from fedsim.defenses.integrity.proof.again import Interval, Way, _nearest, _way
 from fedsim.defenses.integrity.proof.checkpoints import Malformed
-from fedsim.defenses.integrity.proof.claims import _check_norms
+from fedsim.defenses.integrity.proof.claims import _check_norms, _same_bits
 from fedsim.defenses.integrity.proof.domain import batch_problem
 from fedsim.defenses.integrity.proof.expected import Rejected, Thoroughness, Work
 from fedsim.defenses.integrity.proof.machine import cores
@@ -195,6 +195,32 @@ def test_a_measured_delta_is_granted_as_far_as_an_interval_is_long() -> None:
     assert judged(hidden, TRAINING, wide, generator(1)).check != "step"
 
 
+@pytest.mark.parametrize("wavers", [False, True])
+def test_delta_is_not_the_whole_step_where_rates_are_small(wavers: bool) -> None:
+    slow = replace(TRAINING, learning_rate=3e-6)
+    target = {name: tensor + 1.0 for name, tensor in fresh(9).named_parameters()}
+    cheat = Creep(wavers=wavers, hides_machine=True)
+    for behaviour, limit in ((Behaviour(), {}), (cheat, {}), (cheat, {"widen": 0.0})):
+        sealed, claim = spoofed(slow, behaviour, 1, {n: t.detach() for n, t in target.items()})
+        assert claim.trace is not None
+        proof = from_bytes(unseal(sealed, *verifier_keys(None, slow.seed)).payload)
+        hidden = seal(to_bytes(replace(proof, machine="elsewhere")), *prover_keys(None, slow.seed))
+        verdict = judged(hidden, slow, ProofOfLearning(**limit), generator(1))
+        if behaviour is cheat and not limit:
+            assert (verdict.accepted, verdict.check) == (False, "step")
+        elif behaviour is cheat:  # a delta that counts whatever the length: half of each step may be its own
+            assert verdict.check != "step"
+        else:
+            assert verdict.accepted, verdict.reason
+
+
+def test_a_beginning_is_compared_bit_for_bit() -> None:
+    first = {"w": torch.tensor([0.0, 1.0])}
+    assert _same_bits(first, {"w": torch.tensor([0.0, 1.0])})
+    assert not _same_bits(first, {"w": torch.tensor([-0.0, 1.0])})
+    assert not _same_bits(first, {"w": torch.tensor([0.0, 1.0], dtype=torch.float64)})
+
+
 def test_a_chain_of_proofs_holds_over_several_parents_with_settings_of_their_own(tmp_path: Path) -> None:
     trainings, links, parent = list[CentralTraining](), list[Link](), None
     for number, steps in enumerate((12, 6, 3)):
@@ -257,24 +283,39 @@ LABELS = torch.randint(0, 3, (40,), generator=generator(0, "labels"))
 
 def adam(record: Recorder) -> None:
     model = nn.Linear(9, 3)
+    trained(record, model, torch.optim.Adam(model.parameters(), lr=0.01))
+
+
+def resting(record: Recorder) -> None:
+    """As above, by a schedule whose rate is zero after six steps, and rises again."""
+    model = nn.Linear(9, 3)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    trained(record, model, optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=6))
+
+
+def trained(record: Recorder, model: nn.Module, optimizer: torch.optim.Optimizer, *schedules) -> None:
     loader = DataLoader(TensorDataset(IMAGES, LABELS), batch_size=8)
-    for images, labels in record(loader, model, optimizer, steps=12, every=3):
+    for images, labels in record(loader, model, optimizer, *schedules, steps=12, every=3):
         optimizer.zero_grad()
         cross_entropy(model(images), labels).backward()
         optimizer.step()
+        for schedule in schedules:
+            schedule.step()
 
 
-@pytest.mark.parametrize("machine", [None, "elsewhere"])
-def test_an_optimizers_memory_cannot_move_weights(machine: str | None) -> None:
-    honest_end = spoofed_loop(adam, lambda place, state: state)[1].checkpoints[-1]["0.weight"]
-    sealed, trace = spoofed_loop(
-        adam, lambda place, state: bent_moments(state, 1e-6) if place == 1 else state, machine=machine
-    )
+@pytest.mark.parametrize(
+    ("loop", "checkpoint", "machine"),
+    [(adam, 1, None), (adam, 1, "elsewhere"), (resting, 2, "elsewhere")],
+)
+def test_an_optimizers_memory_cannot_move_weights(
+    loop: Callable[[Recorder], None], checkpoint: int, machine: str | None
+) -> None:
+    honest_end = spoofed_loop(loop, lambda place, state: state)[1].checkpoints[-1]["0.weight"]
+    sealed, trace = spoofed_loop(loop, BentMoments(bent=checkpoint).bend, machine=machine)
     moved = (trace.checkpoints[-1]["0.weight"] - honest_end).abs()
     assert float(moved[:, 4].min()) > 0.1  # of the dark pixel: a backdoor
     assert float(moved.sum(dim=0)[torch.arange(9) != 4].max()) < 1e-4
-    verdict = verify_loop(sealed, adam, Thoroughness(), generator(1))
+    verdict = verify_loop(sealed, loop, Thoroughness(), generator(1))
     assert (verdict.accepted, verdict.check) == (False, "bits" if machine is None else "step")
     if machine is not None:
         assert verdict.distance is not None
@@ -282,7 +323,8 @@ def test_an_optimizers_memory_cannot_move_weights(machine: str | None) -> None:
         assert "a step on" in verdict.reason
 
 
-def test_a_loops_honest_rounding_does_not_part_a_step_on() -> None:
+@pytest.mark.parametrize("loop", [adam, resting])
+def test_a_loops_honest_rounding_does_not_part_a_step_on(loop: Callable[[Recorder], None]) -> None:
     def rounded(place: int, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """As another machine: off by a unit in the last place where there is anything."""
         chance = generator(place, "rounding")
@@ -293,8 +335,8 @@ def test_a_loops_honest_rounding_does_not_part_a_step_on() -> None:
             for name, tensor in state.items()
         }
 
-    sealed, _ = spoofed_loop(adam, rounded, machine="elsewhere")
-    verdict = verify_loop(sealed, adam, Thoroughness(), generator(1))
+    sealed, _ = spoofed_loop(loop, rounded, machine="elsewhere")
+    verdict = verify_loop(sealed, loop, Thoroughness(), generator(1))
     assert verdict.accepted, verdict.reason
     assert verdict.distance is not None
     assert verdict.distance > 0
@@ -304,17 +346,18 @@ def test_an_interval_of_a_loop_is_as_long_as_its_models_way() -> None:
     counted = {"0.w": torch.zeros(2), "0.count": torch.tensor(3), "1.step": torch.tensor(7.0)}
     after = {"0.w": torch.tensor([3.0, 4.0]), "0.count": torch.tensor(4), "1.step": torch.tensor(8.0)}
     loop = replace(honest().trace, settings=("[]",))
-    assert _length(loop, "l2", counted, after) == 5  # and not without end, as whole numbers differ
-    assert _length(honest().trace, "l2", counted, after) == pytest.approx(26**0.5)
+    how = Thoroughness()
+    assert _way(loop, how, counted, after).length == 5  # and not without end, as whole numbers differ
+    assert _way(honest().trace, how, counted, after).length == pytest.approx(26**0.5)
     gradient = replace(honest().trace, gradient=True)
-    assert _length(gradient, "l2", {"w": torch.ones(1)}, {"w": torch.tensor([2.0])}) == 2
+    assert _way(gradient, how, {"w": torch.ones(1)}, {"w": torch.tensor([2.0])}).length == 2
 
 
 def nearest(how: Thoroughness, claimed: float, *ends: float) -> tuple[float, float, bool]:
     """How far a claim lies from the nearest way, how far it may, and whether all were asked for."""
     ways = [[Interval(place=0, span=range(1), batches=())] for _ in ends[1:]]
     weights = [{"w": torch.tensor([value])} for value in ends]
-    asked = _nearest(how, {"w": torch.tensor([claimed])}, 2.0, weights[0], ways)
+    asked = _nearest(how, {"w": torch.tensor([claimed])}, Way(length=2.0), weights[0], ways)
     left = iter(weights[1:])
     try:
         next(asked)

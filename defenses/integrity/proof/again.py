@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fedsim.core.training import Trace
+from fedsim.core.training import MODEL, Trace
 from fedsim.core.types import Weights
 from fedsim.defenses.integrity.proof.distances import distance
 from fedsim.defenses.integrity.proof.expected import Rejected, Thoroughness, Work
@@ -19,6 +19,7 @@ from fedsim.defenses.integrity.proof.reproduction import SAFETY, Variation
 from fedsim.defenses.integrity.proof.sampling import chosen_places
 
 PLAIN = Variation(name="the same")
+FURTHEST = 64  # steps on: by then a bend of Adam's first moment has faded to a thousandth
 Shown = Callable[[int], Sequence[Any]]  # the batches of an interval, checked
 
 
@@ -55,14 +56,14 @@ def done_again(
         interval = Interval(place=place, span=trace.span(place), batches=shown(place))
         before, claimed = trace.checkpoints[place : place + 2]
         end = yield interval
-        length = _length(trace, how.distance, before, claimed)
+        led = _way(trace, how, before, claimed)
         others = [[replace(interval, way=way)] for way in ways]
-        gap, limit, end = yield from _nearest(how, claimed, length, end, others)
+        gap, limit, end = yield from _nearest(how, claimed, led, end, others)
         work.steps += len(interval.span)
         work.looked += 1
         work.largest = gap if work.largest is None else max(work.largest, gap)
         work.limit = limit if work.limit is None else max(work.limit, limit)
-        work.still += how.strict and length <= limit
+        work.still += how.strict and led.length <= max(limit, granted(how))
         if not gap <= limit:
             reason = f"{how.distance} {gap:.3g} from what was claimed, at most {limit:.3g}"
             raise Rejected("step", reason, interval.span[0])
@@ -77,8 +78,37 @@ def done_again(
             yield from _check_next(trace, how, interval, end, limit, shown, ways)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """How far an interval leads a model, and how far its numbers can tell one end from another."""
+
+    length: float
+    unit: float = 0.0  # of the largest weight, in its last place
+    looped: bool = False  # a model with an optimizer and counters beside it
+
+
+def granted(how: Thoroughness) -> float:
+    """Return how far an interval may end from what is claimed, however long it is."""
+    return how.delta if how.calibrated is None else min(how.calibrated, how.delta)
+
+
+def _limits(how: Thoroughness, led: Way) -> tuple[float, float]:
+    """Return how far a state may be from what is claimed, and how far its model may.
+
+    Where rates are small a step is no longer than delta: so a model is granted a share of its way at most, or
+    what its numbers cannot tell.
+    """
+    most, limit = how.widen * led.length, how.delta
+    if how.calibrated is not None:
+        limit = min(how.calibrated, max(how.delta, most))
+    if how.widen == 0 or not (how.bounded and how.strict):
+        return limit, limit
+    near = min(limit, max(most, led.unit))
+    return limit if led.looped else near, near
+
+
 def _nearest(
-    how: Thoroughness, claimed: Weights, length: float, end: Weights, others: Sequence[Sequence[Interval]]
+    how: Thoroughness, claimed: Weights, led: Way, end: Weights, others: Sequence[Sequence[Interval]]
 ) -> Found:
     """Return how far what is claimed lies from where an interval ends, how far it may, and that end.
 
@@ -87,8 +117,18 @@ def _nearest(
     small share of the interval's own length at most, so that nobody is carried off by it. others: the same in
     other ways, each an interval or several, one after another.
     """
-    gap, most = distance_of_states(how.distance, end, claimed), how.widen * length
-    limit = how.delta if how.calibrated is None else min(how.calibrated, max(how.delta, most))
+    most, (whole, near) = how.widen * led.length, _limits(how, led)
+
+    def missed(found: Weights) -> tuple[float, float]:
+        """By how much, and how much it may: of the state, or of the model where that is what fails."""
+        gap = distance_of_states(how.distance, found, claimed)
+        if led.looped and gap <= whole and math.isfinite(gap):
+            models = [{n: t for n, t in one.items() if n.startswith(MODEL)} for one in (found, claimed)]
+            if (apart := distance_of_states(how.distance, *models)) > near:
+                return apart, near
+        return gap, whole
+
+    gap, limit = missed(end)
     if gap <= limit or how.widen == 0 or not math.isfinite(gap):
         return gap, limit, end
     spread = 0.0
@@ -97,9 +137,9 @@ def _nearest(
         for interval in intervals:
             other = yield interval if other is None else replace(interval, start=other)
         assert other is not None
-        near = distance_of_states(how.distance, other, claimed)
-        if near <= limit:
-            return near, limit, other
+        apart, allowed = missed(other)
+        if apart <= allowed:
+            return apart, allowed, other
         spread = max(spread, distance_of_states(how.distance, end, other))
     if how.calibrated is None and gap <= most:
         limit = max(limit, min(SAFETY * spread, most))
@@ -115,22 +155,44 @@ def _check_next(
     shown: Shown,
     ways: Sequence[Variation],
 ) -> Asked:
-    """Take one more step from where an interval ended, here and by the claim: the two must not part.
+    """Take steps on from where an interval ended, here and by the claim: the two must not part.
 
     An optimizer may divide by what is next to nothing: then a bend of its state that is shorter than delta
-    moves the weights by hundreds of thousands of times as much.
+    moves the weights by hundreds of thousands of times as much. One step shows it, unless its rate is zero:
+    then as many as it takes until the model moves.
     """
     place = interval.place + 1
-    step = Interval(place=place, span=trace.span(place)[:1], batches=shown(place)[:1])
-    theirs = yield step
+    first = trace.span(place)[0]
+    left, number = len(trace.digests) - first, 1
+    while True:
+        span = range(first, first + number)
+        step = Interval(place=place, span=span, batches=_batches(trace, shown, span))
+        theirs = yield step
+        led = _way(trace, how, trace.checkpoints[place], theirs)
+        if number >= min(left, FURTHEST) or not _rests(trace, how, place, theirs, led):
+            break
+        number = min(2 * number, left, FURTHEST)
     mine = yield replace(step, start=end)
-    length = _length(trace, how.distance, trace.checkpoints[place], theirs)
     others = [[replace(interval, way=way), replace(step, way=way)] for way in ways]
-    gap, most, _ = yield from _nearest(how, theirs, length, mine, others)
-    most = max(limit, most)
+    gap, most, _ = yield from _nearest(how, theirs, led, mine, others)
+    most = max(most, limit) if limit > how.delta else most  # what was widened goes on as wide
     if not gap <= most:
         reason = f"a step on, {how.distance} {gap:.3g} from where the claim leads, at most {most:.3g}"
-        raise Rejected("step", reason, step.span[0])
+        raise Rejected("step", reason, first)
+
+
+def _batches(trace: Trace, shown: Shown, span: range) -> list[Any]:
+    """Return the batches of steps that begin where an interval does, and may go on into the next."""
+    places = range(span[0] // trace.every, span[-1] // trace.every + 1)
+    return [batch for place in places for batch in shown(place)][: len(span)]
+
+
+def _rests(trace: Trace, how: Thoroughness, place: int, theirs: Weights, led: Way) -> bool:
+    """Say whether a model has moved too little to tell anything, or a tensor that will move not at all."""
+    if how.widen * led.length < led.unit:
+        return True
+    now, last = trace.checkpoints[place], trace.model_in(trace.checkpoints[-1])
+    return any(torch.equal(now[n], theirs[n]) and not torch.equal(now[n], last[n]) for n in last)
 
 
 def answered(asked: Asked, again: Callable[[Interval], Weights]) -> None:
@@ -160,11 +222,19 @@ def distance_of_states(kind: str, one: Weights, other: Weights) -> float:
     return distance(kind, real, {name: other[name] for name in real})
 
 
-def _length(trace: Trace, kind: str, before: Weights, after: Weights) -> float:
+def _way(trace: Trace, how: Thoroughness, before: Weights, after: Weights) -> Way:
     """Return how far an interval leads a model."""
     real = trace.model_in(after)
     start = nothing(real) if trace.gradient else {name: before[name] for name in real}
-    return distance(kind, start, real) if real else 0.0
+    if not any(tensor.numel() for tensor in real.values()):
+        return Way(length=0.0, looped=len(trace.settings) > 0)
+    largest = torch.stack([tensor.abs().max() for tensor in real.values() if tensor.numel()]).max()
+    unit = torch.nextafter(largest, torch.full_like(largest, math.inf)) - largest
+    return Way(
+        length=distance(how.distance, start, real),
+        unit=float(unit),
+        looped=len(trace.settings) > 0,
+    )
 
 
 def nothing(like: Weights) -> Weights:

@@ -24,7 +24,9 @@ class Thoroughness:
     random: int | None = None  # R: of each epoch, others, drawn after sealing; None: as detection asks
     detection: float = 0.95  # the chance at which one false interval, wherever it is, must be found
     delta: float = 1e-6  # how far a recomputed checkpoint may be from the claimed one
-    widen: float = 0.01  # how far at most, where honest machines differ by more: of an interval's length
+    widen: float = 0.01  # of an interval's length: where honest machines differ by more than delta, how far
+    # at most, and how far delta counts at all
+    bounded: bool = True  # False: delta counts whatever the length, as float16 checkpoints need
     calibrated: float | None = None  # a delta that was measured before; it counts as far as widen allows
     distance: str = "l2"
     domain: str = "uint8"  # where pixels must lie

@@ -78,6 +78,8 @@ def verify(
         found["steps"] = len(trace.digests)
         check_claims(proof, expected, how)
         found["unseen"] = unseen_chance(len(trace.checkpoints) - 1, how, trace.every)
+        if proof.precision == "float16":
+            how = replace(how, bounded=False)
         with as_on(proof.machine, proof.threads):
             exact = is_exact(proof, how)
             found["unpinned"] = joined(expected.unpinned, "" if exact else MACHINE)
