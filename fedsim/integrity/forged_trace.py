@@ -33,7 +33,7 @@ from fedsim.storage.folder import Storage
 FOLDER = "traces/"
 CALIBRATED = 12  # intervals that honest errors are measured on
 ROUNDINGS = 16  # other ways to round an interval that ends too far away
-OFTEN = 0.1  # of the intervals: how many may need one
+OFTEN = 0.25  # of the intervals: how many may need one; up to .08 were seen, by other kernels
 FEW = 3  # of a short trace
 CHANCE = 2.0  # errors of intervals, in units of the honest error that was measured: 1.2 was seen
 
