@@ -213,7 +213,12 @@ def main() -> None:
     parser.add_argument("--network", default="", help="likewise: one of its networks alone")
     given = parser.parse_args()
     unread = partial(unread_pixels, batches=given.batches, stages=given.stages, network=given.network)
-    parts = {"invisible": unread, "lattice": lattice, "balance": balance, "networks": networks}
+    parts: dict[str, Callable[[int], None]] = {
+        "invisible": unread,
+        "lattice": lattice,
+        "balance": balance,
+        "networks": networks,
+    }
     for part in given.parts or parts:
         parts[part](given.seed)
 

@@ -37,7 +37,7 @@ TRAINING = CentralTraining(
 def by_hand(training: CentralTraining = TRAINING, number: int = 0, steps: int = 7) -> list[Weights]:
     """Return the weights before and after every step."""
     model = training.fresh(number)
-    found = [weights_of(model)]
+    found: list[Weights] = [weights_of(model)]
     for step in range(steps):
         sgd_step(model, batch_at(training, central_indices(training, step, number)), 0.3)
         found.append(weights_of(model))
