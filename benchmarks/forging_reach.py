@@ -1,12 +1,14 @@
 """How far exact forgeries reach, and why no further: unread pixels, whole grey levels, other networks.
 
 python benchmarks/forging_reach.py [invisible] [lattice] [balance] [networks] [--seed 500]
+python benchmarks/forging_reach.py invisible --seed 500 --batches 2 --stages 0 300 --network "MNIST, LeNet-5"
 (an hour; balance and networks take minutes)
 """
 
-import sys
+import argparse
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -44,25 +46,30 @@ def padded(task: Task) -> nn.Module:
     return lenet5(task, padding=2)
 
 
-def unread_pixels(seed: int) -> None:
+def unread_pixels(seed: int, batches: int, stages: Sequence[int], network: str) -> None:
     """Images moved to the bit, images proven stuck, how far, and how many other images there are at least."""
     print("invisible, b=100, learning rate .01; grey levels rms: median, most; bits: median, range")
-    cases: Sequence[tuple[str, Dataset, Make, tuple[int, ...]]] = (
-        ("MNIST, LeNet-5", mnist_small(), lenet5, (0, 300, 1500)),
-        ("CIFAR-10, LeNet-5", cifar10_small(), lenet5, (0, 300)),
-        ("MNIST, LeNet-5 of 61,706 parameters", mnist_small(), padded, (0, 300)),
+    cases: Sequence[tuple[str, Callable[[], Dataset], Make]] = (
+        ("MNIST, LeNet-5", mnist_small, lenet5),
+        ("CIFAR-10, LeNet-5", cifar10_small, lenet5),
+        ("MNIST, LeNet-5 of 61,706 parameters", mnist_small, padded),
     )
-    for name, data, make, stages in cases:
+    for name, data, make in (case for case in cases if network in ("", case[0])):
         for steps in stages:
-            moved = list[int]()
-            for number in range(5):
-                asked = trial(data, make, 100, seed=seed + number, steps=steps)
-                moved.append(_tell_moved(f"{name}, step {steps}, seed {seed + number}", asked))
-            share = f"{sum(moved) / 5:.0f} % of images"
-            print(f"{name}, step {steps}: all moved in {moved.count(100)} of 5, {share}", flush=True)
+            moved = proven = 0
+            for number in range(batches):
+                asked = trial(data(), make, 100, seed=seed + number, steps=steps)
+                found = _tell_moved(f"{name}, step {steps}, seed {seed + number}", asked)
+                moved, proven = moved + found[0], proven + found[1]
+            total = 100 * batches
+            print(
+                f"{name}, step {steps}: of {total} images {moved} moved, {proven} proven stuck, "
+                f"{total - moved - proven} undecided",
+                flush=True,
+            )
 
 
-def _tell_moved(name: str, asked: Challenge) -> int:
+def _tell_moved(name: str, asked: Challenge) -> tuple[int, int]:
     started, images, labels = time.process_time(), asked.batch.images, asked.batch.labels
     try:
         claimed = Invisible().forge(asked).images
@@ -85,7 +92,7 @@ def _tell_moved(name: str, asked: Challenge) -> int:
         f"{seconds:.0f} CPU s",
         flush=True,
     )
-    return len(gaps) - len(still)
+    return len(gaps) - len(still), proven
 
 
 def least_bits(own: Margins, place: int, image: Tensor) -> float:
@@ -195,10 +202,27 @@ def networks(seed: int) -> None:
             )
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*")
+    parser.add_argument("--seed", type=int, default=500)
+    parser.add_argument("--batches", type=int, default=5, help="of invisible, at each stage")
+    parser.add_argument("--stages", type=int, nargs="+", default=[0, 300, 1500], help="likewise: steps done")
+    parser.add_argument("--network", default="", help="likewise: one of its networks alone")
+    given = parser.parse_args()
+    unread = partial(unread_pixels, batches=given.batches, stages=given.stages, network=given.network)
+    parts: dict[str, Callable[[int], None]] = {
+        "invisible": unread,
+        "lattice": lattice,
+        "balance": balance,
+        "networks": networks,
+    }
+    for part in given.parts or parts:
+        parts[part](given.seed)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    parts = {"invisible": unread_pixels, "lattice": lattice, "balance": balance, "networks": networks}
-    given = sys.argv[1:]
-    first = int(given[given.index("--seed") + 1]) if "--seed" in given else 500
-    for part in [word for word in given if word in parts] or parts:
-        parts[part](first)
+    main()

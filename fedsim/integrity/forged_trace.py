@@ -33,6 +33,8 @@ from fedsim.storage.folder import Storage
 FOLDER = "traces/"
 CALIBRATED = 12  # intervals that honest errors are measured on
 ROUNDINGS = 16  # other ways to round an interval that ends too far away
+OFTEN = 0.25  # of the intervals: how many may need one; up to .08 were seen, by other kernels
+FEW = 3  # of a short trace
 CHANCE = 2.0  # errors of intervals, in units of the honest error that was measured: 1.2 was seen
 
 
@@ -45,12 +47,14 @@ class TraceVerdict:
     steps: int
     largest: float  # error of an interval, l2
     delta: float
+    leaps: int  # intervals that were rounded otherwise
     model: str  # digest of the last weights: those of the model in question?
     problem: str  # empty: it passes
 
     def __str__(self) -> str:
         verdict = f"rejected: {self.problem}" if self.problem else "passes as one that never used them"
         found = f"{self.steps} steps done again, largest error {self.largest:.3g} of at most {self.delta:.3g}"
+        found += f", {self.leaps} intervals rounded otherwise" if self.leaps else ""
         model = f", model {self.model[:12]}" if self.model else ""
         return f"{self.forgery}, {self.machine}: {found}{model}: {verdict}"
 
@@ -136,7 +140,7 @@ def _judged(
     form: Form,
     every: int,
 ) -> TraceVerdict:
-    largest, delta, steps, model = 0.0, 0.0, 0, ""
+    largest, delta, steps, model, leaps = 0.0, 0.0, 0, "", 0
     try:
         trace, batches, unwanted = _opened(storage, name, training)
         _check_data(trace, batches, unwanted, training, domain, form)
@@ -145,17 +149,21 @@ def _judged(
         model = tensors_digest(trace.checkpoints[-1])
         if problem := initial_problem(trace.checkpoints[0], lambda n: weights_of(training.fresh(n + 1))):
             raise FedsimError(f"not a random initialisation: {problem}")
-        delta, number, leaning = trace_delta(trace, training), len(trace.checkpoints) - 1, Leaning()
+        delta, number = trace_delta(trace, training), len(trace.checkpoints) - 1
+        leaning, ways = Leaning(), _ways(trace)
         with machine.around(), progress.bar("intervals", number) as advance:
             for place in range(number):
-                end, error = _nearest_end(trace, batches, training, place, delta)
+                first, end, error = _nearest_end(trace, batches, training, place, delta, ways)
                 largest = max(largest, error)
+                leaps += end is not first
                 leaning.add(end, trace.checkpoints[place + 1])
                 steps += len(trace.span(place))
                 advance(place + 1)
         by_chance = CHANCE * delta / SAFETY * math.sqrt(number)  # the verifier's own: a cheat cannot raise it
         if not largest <= delta:
             problem = f"an interval ends {largest:.3g} from what was recorded"
+        elif leaps > (most := max(FEW, OFTEN * number)):  # who makes batches can put units on edges
+            problem = f"{leaps} of {number} intervals need another rounding, at most {most:.3g} by chance"
         else:
             problem = leaning.problem(by_chance)
     except (FedsimError, Malformed, BadSignature, Unreadable) as error:
@@ -166,6 +174,7 @@ def _judged(
         steps=steps,
         largest=largest,
         delta=delta,
+        leaps=leaps,
         model=model,
         problem=problem,
     )
@@ -226,8 +235,8 @@ def trace_delta(trace: Trace, training: CentralTraining) -> float:
         apart = torch.tensor([[distance("l2", one, other) for other in ends] for one in ends])
         apart[apart == 0] = torch.inf  # the same way twice says nothing
         nearest = apart.min(dim=1).values
-        if bool((finite := nearest.isfinite()).any()):
-            honest = max(honest, float(nearest[finite].median()))
+        finite = nearest[nearest.isfinite()]
+        honest = max(honest, float(finite.median())) if len(finite) else honest
     return max(SAFETY * honest, last_places(trace.checkpoints[-1]))
 
 
@@ -238,22 +247,29 @@ def _reference(training: CentralTraining, step: int, size: int) -> Batch:
     return Batch(images=training.test.batch(chosen), labels=training.test.labels[chosen])
 
 
-def _nearest_end(
-    trace: Trace, batches: Sequence[Batch], training: CentralTraining, place: int, limit: float
-) -> tuple[Weights, float]:
-    """Return where an interval ends, and how far from the next weights; above a limit, the nearest of some.
+def _ways(trace: Trace) -> list[Variation]:
+    """Return ways to round, drawn by a whole trace: who makes it cannot know them and choose weights."""
+    drawn = "".join([*trace.digests, *map(tensors_digest, trace.checkpoints)])
+    return [Variation(name="the same"), *(rounded(number, drawn) for number in range(ROUNDINGS))]
 
-    A unit on the edge of a ReLU or a pooling falls on one side or the other as sums are rounded, which is no
-    trace of another batch: whoever recomputes honestly finds the recorded side if it tries again.
-    """
-    best, error = trace.checkpoints[place], math.inf
-    for way in (Variation(name="the same"), *map(rounded, range(ROUNDINGS))):
-        end = _end(trace, dict(enumerate(batches)), training, place, way)
-        if (found := distance("l2", end, trace.checkpoints[place + 1])) < error:
-            best, error = end, found
+
+def _nearest_end(
+    trace: Trace,
+    batches: Sequence[Batch],
+    training: CentralTraining,
+    place: int,
+    limit: float,
+    ways: Sequence[Variation],
+) -> tuple[Weights, Weights, float]:
+    """Return the end of an interval, and the nearest if that is too far off: a unit may be on the edge."""
+    ends, nearest, error = list[Weights](), trace.checkpoints[place], math.inf
+    for way in ways:
+        ends.append(_end(trace, dict(enumerate(batches)), training, place, way))
+        if (found := distance("l2", ends[-1], trace.checkpoints[place + 1])) < error:
+            nearest, error = ends[-1], found
         if error <= limit:
             break
-    return best, error
+    return ends[0], nearest, error
 
 
 def _end(
@@ -276,9 +292,7 @@ def _levels(images: Tensor) -> Tensor:
 
 
 def _pixels(levels: Tensor) -> Tensor:
-    if levels.dtype != torch.uint8:
-        return levels
-    return levels.to(torch.float32).div_(255)
+    return levels.to(torch.float32).div_(255) if levels.dtype == torch.uint8 else levels
 
 
 def _batch(levels: Tensor, labels: Tensor) -> Batch:

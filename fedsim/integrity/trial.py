@@ -8,7 +8,15 @@ from torch import Tensor, nn
 
 from fedsim.core.challenges import Challenge, challenge_on
 from fedsim.core.randomness import generator
-from fedsim.core.training import Batch, batch_gradient, exact_levels, load_weights, sgd_step, weights_of
+from fedsim.core.training import (
+    Batch,
+    arithmetic,
+    batch_gradient,
+    exact_levels,
+    load_weights,
+    sgd_step,
+    weights_of,
+)
 from fedsim.core.types import Task
 from fedsim.data.images import Dataset
 from fedsim.defenses.integrity.proof.distances import distance
@@ -51,12 +59,23 @@ def trial(
 
 def judged(asked: Challenge, claimed: Batch, precision: str = "float32") -> StepVerdict:
     """Return what the verifier of a game says, who has the batch to calibrate on."""
+    step = recorded(asked, precision)
+    verdict = judge_step(step, claimed, Demands())
+    load_weights(asked.model, step.before)
+    return verdict
+
+
+def recorded(asked: Challenge, precision: str = "float32") -> RecordedStep:
+    """Return the step on a batch, as a verifier has it on record."""
     before = weights_of(asked.model)
-    sgd_step(asked.model, asked.batch, RATE)
-    step = RecordedStep(
+    with arithmetic(precision):
+        sgd_step(asked.model, asked.batch, RATE)
+    after = weights_of(asked.model)
+    load_weights(asked.model, before)
+    return RecordedStep(
         model=asked.model,
         before=before,
-        after=weights_of(asked.model),
+        after=after,
         batch=asked.batch,
         unwanted=asked.unwanted,
         task=asked.task,
@@ -64,9 +83,6 @@ def judged(asked: Challenge, claimed: Batch, precision: str = "float32") -> Step
         precision=precision,
         threads=1,
     )
-    verdict = judge_step(step, claimed, Demands())
-    load_weights(asked.model, before)
-    return verdict
 
 
 def update_error(model: nn.Module, used: Batch, claimed: Batch) -> float:

@@ -174,7 +174,8 @@ def test_what_an_experiment_expects_is_what_its_kind_can_give(name: str) -> None
         elif found.kind == "comparison":
             assert any(expectation.is_about(cell) for cell in cells), expectation
         elif found.kind == "game":
-            assert where.keys() <= {"forgery", "game", "step", "unwanted", "statistic", "cause"}, expectation
+            columns = {"forgery", "game", "step", "unwanted", "claimed"}
+            assert where.keys() <= {*columns, "statistic", "cause"}, expectation
             assert where.get("forgery", next(iter(found.config.forgery))) in found.config.forgery, expectation
         else:
             assert where.keys() <= {"study", "case"}, expectation

@@ -22,7 +22,7 @@ from fedsim.integrity.forged_trace import (
     write_claims,
     write_trace,
 )
-from fedsim.integrity.leaned_trace import leaned_back
+from fedsim.integrity.leaned_trace import leaned_back, led_over_edges
 from fedsim.integrity.training import batch_at, central_indices, train_centrally
 from fedsim.integrity.trial import update_error
 from fedsim.storage.folder import Storage
@@ -153,3 +153,29 @@ def test_weights_that_lean_back_to_the_real_ones_after_a_forged_step_are_noticed
         assert verdict.model == tensors_digest(train_centrally(training, 1).checkpoints[-1])
     longer = {verdict.problem for verdict in judge_traces(storage, training, every=5)}
     assert longer == {"expected weights every 5 steps (forge.every), got 1"}
+
+
+@pytest.mark.slow
+def test_batches_that_stand_on_edges_at_every_step_do_not_lead_the_weights(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(forged_trace, "stand_ins", lambda threads: stand_ins(threads)[:1])
+    model = ("model=mlp", "model.depth=2", "model.width=8", "data.train_size=1500", "proof.steps=24")
+    own = (*SETTINGS, *model, "audit=proof_of_learning", "name=test", "forgery=[greedy]")
+    training = build_central.forging_game(compose(own)).training
+    trace, batches = led_over_edges(training)
+    storage = Storage(tmp_path)
+    write_claims(storage, "led", training, trace, batches, [unused(training)])
+    (found,) = judge_traces(storage, training)
+    assert found.largest <= found.delta  # each end is an honest one but for rounding
+    assert found.leaps > 12
+    assert "of 24 intervals need another rounding, at most 6 by chance" in found.problem
+    monkeypatch.setattr(forged_trace, "OFTEN", 1.0)  # without the rule it passes: nothing else notices
+    (found,) = judge_traces(storage, training)
+    assert not found.problem
+
+
+def unused(training) -> int:
+    """Return an example that no step uses."""
+    steps = [central_indices(training, step) for step in range(training.steps)]
+    return min(set(range(len(training.train.labels))) - set(torch.cat(steps).tolist()))

@@ -6,13 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
+from small_training import TRAINING, by_hand, fresh
 
 from fedsim.attacks.integrity.spoofing.inverse_gradient import SOLVERS
 from fedsim.core.randomness import generator
 from fedsim.core.training import arithmetic, load_weights, sgd_step, weights_of
 from fedsim.core.types import Weights
-from fedsim.data.synthetic import synthetic
 from fedsim.defenses.integrity.proof.calibration import shape_of
 from fedsim.defenses.integrity.proof.distances import DISTANCES, distance
 from fedsim.defenses.integrity.proof.expected import Thoroughness
@@ -25,48 +24,12 @@ from fedsim.integrity.calibrate import study
 from fedsim.integrity.leaned_trace import leaned_back
 from fedsim.integrity.recomputation import _starts, calibrations
 from fedsim.integrity.training import (
-    CentralTraining,
     batch_at,
     central_indices,
     train_centrally,
     weights_before,
 )
-from fedsim.models.layers import Normalize
 from fedsim.storage.findings import Finding
-
-DATA = synthetic(shape=(1, 4, 4), num_classes=3, train_size=24, test_size=6)
-
-
-def fresh(number: int) -> nn.Module:
-    torch.manual_seed(number)
-    return nn.Sequential(Normalize(DATA.task), nn.Flatten(), nn.Linear(16, 3)).eval()
-
-
-TRAINING = CentralTraining(
-    fresh=fresh,
-    train=DATA.train,
-    task=DATA.task,
-    steps=7,
-    batch_size=8,
-    learning_rate=0.3,
-    precision="float32",
-    seed=5,
-    keys=None,
-    threads=1,
-    study=(),
-    intervals=(2,),
-    batch_sizes=(4, 8),
-)
-
-
-def by_hand(number: int = 0, steps: int = 7) -> list[Weights]:
-    """Return the weights before and after every step."""
-    model = fresh(number)
-    found = [weights_of(model)]
-    for step in range(steps):
-        sgd_step(model, batch_at(TRAINING, central_indices(TRAINING, step, number)), 0.3)
-        found.append(weights_of(model))
-    return found
 
 
 def found(name: str, **changed: object) -> dict[tuple[str, str], float]:
@@ -101,7 +64,7 @@ def test_a_training_goes_through_the_data_in_epochs() -> None:
 
 
 def test_concatenation_measures_the_jump_between_two_trainings() -> None:
-    one, other = by_hand(), by_hand(1)
+    one, other = by_hand(), by_hand(number=1)
     largest = max(distance("l2", a, b) for a, b in pairwise(one))
     jump = distance("l2", one[-1], other[-1])
     assert found("concatenation") == {
@@ -127,7 +90,7 @@ def test_what_a_verifier_sees_is_counted_and_computed(interval: int, formula: fl
 
 def test_reproduction_measures_every_variation_beside_unrelated_models() -> None:
     values = found("reproduction", intervals=(1, 2))
-    one, other = by_hand(), by_hand(1)
+    one, other = by_hand(), by_hand(number=1)
     for name in DISTANCES:
         reference = distance(name, one[-1], other[-1])
         assert values["unrelated models", f"d_ref {name}"] == pytest.approx(reference)

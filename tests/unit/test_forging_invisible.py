@@ -9,7 +9,7 @@ from small_world import DATA, challenge
 from torch import Tensor, nn
 
 from fedsim.attacks.integrity.forging.invisible import Invisible, _asleep, confirmed, goal_images
-from fedsim.attacks.integrity.forging.margins import furthest, margins, stuck
+from fedsim.attacks.integrity.forging.margins import always_read, furthest, margins, stuck
 from fedsim.attacks.integrity.forging.unread import read_inputs, reading, same_gradient, same_step
 from fedsim.core.challenges import Challenge
 from fedsim.core.errors import FedsimError
@@ -209,3 +209,20 @@ def test_an_image_that_cannot_move_is_known_to_be_stuck() -> None:
     own = margins(model, batch)
     assert own is not None
     assert not stuck(own, 0, batch.images[0])
+
+
+def test_pixels_that_are_always_read_are_those_that_all_ways_to_settle_a_tie_read() -> None:
+    model, batch = black_batch((1.0, -1.0, -1.0, 1.0))
+    images = batch.images.clone()
+    images[0, 0, 5, 5] = 1.0  # a window without a tie
+    own = margins(model, Batch(images=images, labels=batch.labels))
+    assert own is not None
+    kept = own.unread_rise().held
+    for place in range(2):
+        wanted = set[int]()
+        for window in range(own.chosen[0].shape[2]):
+            units = [int(way[place, 0, window]) for way in own.chosen]
+            if all(held[place, 0, unit] for held, unit in zip(kept, units, strict=True)):
+                wanted |= set.intersection(*(set(own.pixels[unit].tolist()) for unit in units))
+        assert set(always_read(own, place, 49).nonzero().flatten().tolist()) == wanted
+        assert wanted < set(own.pixels[kept[0][place].any(dim=0)].flatten().tolist())  # a tie leaves some

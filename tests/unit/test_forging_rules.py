@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import Tensor, nn
+from small_training import DATA, TRAINING, by_hand, fresh
+from torch import Tensor
 from torch.nn import functional
 
 from fedsim.config import build_central
@@ -15,9 +16,8 @@ from fedsim.core.challenges import Challenge
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Forgery
 from fedsim.core.randomness import generator
-from fedsim.core.training import Batch, load_weights, sgd_step, weights_of
+from fedsim.core.training import Batch, load_weights, weights_of
 from fedsim.core.types import Weights
-from fedsim.data.synthetic import synthetic
 from fedsim.defenses.integrity.proof.proof import from_bytes
 from fedsim.defenses.integrity.proof.proof_of_learning import ProofOfLearning
 from fedsim.defenses.integrity.proof.seal import unseal
@@ -29,47 +29,10 @@ from fedsim.integrity.judge import RecordedStep, judge_step
 from fedsim.integrity.keys import make_keys, nonce_of, prover_keys, verifier_keys
 from fedsim.integrity.prove import prove
 from fedsim.integrity.training import (
-    CentralTraining,
-    batch_at,
     central_indices,
 )
 from fedsim.integrity.verify import read_proof, verify_file
-from fedsim.models.layers import Normalize
 from fedsim.storage.runfolder import RunFolder
-
-DATA = synthetic(shape=(1, 4, 4), num_classes=3, train_size=24, test_size=6)
-
-
-def fresh(number: int) -> nn.Module:
-    torch.manual_seed(number)
-    return nn.Sequential(Normalize(DATA.task), nn.Flatten(), nn.Linear(16, 3)).eval()
-
-
-TRAINING = CentralTraining(
-    fresh=fresh,
-    train=DATA.train,
-    task=DATA.task,
-    steps=7,
-    batch_size=8,
-    learning_rate=0.3,
-    precision="float32",
-    seed=5,
-    keys=None,
-    threads=1,
-    study=(),
-    intervals=(2,),
-    batch_sizes=(4, 8),
-)
-
-
-def by_hand(training: CentralTraining = TRAINING, steps: int = 7) -> list[Weights]:
-    """Return the weights before and after every step."""
-    model = training.fresh(0)
-    found = [weights_of(model)]
-    for step in range(steps):
-        sgd_step(model, batch_at(training, central_indices(training, step)), 0.3)
-        found.append(weights_of(model))
-    return found
 
 
 def equal(one: Weights, other: Weights) -> bool:

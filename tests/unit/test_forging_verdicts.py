@@ -22,34 +22,13 @@ from fedsim.core.challenges import Challenge
 from fedsim.core.errors import FedsimError
 from fedsim.core.interfaces import Forgery
 from fedsim.core.randomness import generator
-from fedsim.core.training import Batch, arithmetic, load_weights, sgd_step, weights_of
+from fedsim.core.training import Batch, load_weights, sgd_step, weights_of
 from fedsim.defenses.integrity.proof.domain import same_batch
 from fedsim.defenses.integrity.proof.suspicion import suspicions
 from fedsim.integrity.judge import Demands, RecordedStep, honest_error, judge_step, last_places
 from fedsim.integrity.nearness import nearness
+from fedsim.integrity.trial import RATE, recorded
 from fedsim.models.softmax import softmax
-
-RATE = 0.01
-
-
-def recorded(asked: Challenge, precision: str = "float32") -> RecordedStep:
-    before = weights_of(asked.model)
-    with arithmetic(precision):
-        sgd_step(asked.model, asked.batch, RATE)
-    after = weights_of(asked.model)
-    load_weights(asked.model, before)
-    return RecordedStep(
-        model=asked.model,
-        before=before,
-        after=after,
-        batch=asked.batch,
-        unwanted=asked.unwanted,
-        task=asked.task,
-        learning_rate=RATE,
-        precision=precision,
-        threads=1,
-    )
-
 
 FORGERIES = [
     Greedy(candidates=2),

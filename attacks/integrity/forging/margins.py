@@ -32,6 +32,7 @@ class Margins:
     room: Tensor  # (images, channels, places): how far a unit may rise and stay off, or passed over
     read: Tensor  # bool, likewise: an error comes back to where the unit is shown
     held: tuple[Tensor, ...]  # bool, likewise: units that must not move; one for each way to settle ties
+    chosen: tuple[Tensor, ...]  # (images, channels, windows) of a pooling: which units these are, on or not
 
     def unread_rise(self) -> "Margins":
         """Return margins by which units rise as they like where no error comes back."""
@@ -85,18 +86,19 @@ def margins(model: nn.Module, batch: Batch) -> Margins | None:
     if isinstance(pooling, nn.MaxPool2d) and (side := _side(pooling)):
         levels = torch.round(images.double().flatten(1) * 255).long()
         seen = functional.pad(levels, (0, 1), value=-1)[:, pixels]  # (images, places, weights of a unit)
-        heights, held = _pooled(units, seen, side)
+        heights, held, chosen = _pooled(units, seen, side)
         read = _spread(errors != 0, side, units)
     elif pooling is not None:
         return None
     else:
-        heights, held, read = torch.zeros_like(units), (units > 0,), errors != 0
+        heights, held, chosen, read = torch.zeros_like(units), (units > 0,), (), errors != 0
     return Margins(
         pixels=pixels,
         weights=(weights * scale[None, :, None, None] / 255).flatten(1),
         room=(heights - units).clamp(min=0).flatten(2),
         read=read.flatten(2),
         held=tuple(one.flatten(2) for one in held),
+        chosen=chosen,
     )
 
 
@@ -106,7 +108,7 @@ def _side(pooling: nn.MaxPool2d) -> int:
     return side if isinstance(side, int) and pooling.stride == side and plain else 0
 
 
-def _pooled(units: Tensor, seen: Tensor, side: int) -> tuple[Tensor, tuple[Tensor, ...]]:
+def _pooled(units: Tensor, seen: Tensor, side: int) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Return how high each unit may rise unnoticed by a pooling behind a ReLU, and which must not move.
 
     A window passes on the first of its highest units. Where others are as high and see the very same pixels,
@@ -117,7 +119,7 @@ def _pooled(units: Tensor, seen: Tensor, side: int) -> tuple[Tensor, tuple[Tenso
     pooled, where = functional.max_pool2d(shown, side, return_indices=True)
     same = torch.randint(2**40, (seen.shape[2],), generator=generator(0, "seen"))
     views = (seen * same).sum(dim=2)[:, None].expand(-1, units.shape[1], -1)  # equal: the same pixels
-    held = list[Tensor]()
+    held, chosen = list[Tensor](), list[Tensor]()
     for row in range(side):
         for column in range(side):
             other = (where // width // side * side + row) * width + where % width // side * side + column
@@ -127,7 +129,8 @@ def _pooled(units: Tensor, seen: Tensor, side: int) -> tuple[Tensor, tuple[Tenso
             one = torch.zeros_like(shown, dtype=torch.bool)
             one.flatten(2).scatter_(2, kept, True)
             held.append(one & (units > 0))
-    return _spread(pooled, side, units, beyond=torch.inf), tuple(held)
+            chosen.append(kept)
+    return _spread(pooled, side, units, beyond=torch.inf), tuple(held), tuple(chosen)
 
 
 def _spread(pooled: Tensor, side: int, units: Tensor, beyond: float = 0) -> Tensor:
@@ -215,17 +218,35 @@ def no_direction(own: Margins, place: int, pixels: int) -> bool:
     return bool(heights.min() ** 2 > RANK * np.diag(square).max())
 
 
+def always_read(own: Margins, place: int, pixels: int) -> Tensor:
+    """Say which pixels of an image are read however ties are settled, in each window by itself."""
+    relaxed = own.unread_rise()
+    if not own.chosen:
+        read = torch.zeros(pixels + 1, dtype=torch.bool)
+        read[own.pixels[relaxed.held[0][place].any(dim=0)]] = True
+        return read[:-1]
+    always = torch.ones(*own.chosen[0][place].shape, pixels + 1, dtype=torch.bool)
+    for units, held in zip(own.chosen, relaxed.held, strict=True):
+        patches = own.pixels[units[place]] % (pixels + 1)  # the last one is the edge's
+        kept = held[place].gather(1, units[place])[..., None].expand_as(patches)
+        always &= torch.zeros_like(always).scatter_(2, patches, kept)
+    return always.flatten(0, 1).any(dim=0)[:-1]
+
+
 def stuck(own: Margins, place: int, image: Tensor) -> bool:
     """Say whether no other grey levels of an image leave what the gradient takes of it as it was.
 
-    Moves of the largest and the smallest value in a random direction: if both are none, there are none.
+    Pixels that are read in any case stay, and no unit may rise above what its window passed on: every way to
+    settle ties allows less. Moves of the largest and the smallest value in a random direction: if both are
+    none, there are none.
     """
     levels = torch.round(image.double().flatten() * 255)
     gain = torch.rand(len(levels), dtype=torch.float64, generator=generator(0, "stuck")) + 0.5
-    relaxed = own.unread_rise()
-    for held in relaxed.held:
-        for sign in (1, -1):
-            moves, proven = furthest(relaxed, place, held[place], -levels, 255 - levels, sign * gain)
-            if bool(moves.any()) or not proven:
-                return False
+    free = ~always_read(own, place, len(levels))
+    relaxed, nobody = own.unread_rise(), torch.zeros_like(own.read[place])
+    for sign in (1, -1):
+        low, high = -levels * free, (255 - levels) * free
+        moves, proven = furthest(relaxed, place, nobody, low, high, sign * gain)
+        if bool(moves.any()) or not proven:
+            return False
     return True

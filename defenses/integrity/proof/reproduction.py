@@ -119,8 +119,8 @@ def _counted(labels: torch.Tensor) -> int:
     return int((labels != -100).sum()) if labels.dtype == torch.int64 else len(labels)
 
 
-def rounded(number: int) -> Variation:
-    """Return a step on pixels that are off by a unit in their last place at most, drawn by a number.
+def rounded(number: int, *drawn: str) -> Variation:
+    """Return a step on pixels that are off by a unit in their last place at most, by a number and texts.
 
     Where a ReLU or a pooling lies on the edge, rounding decides on which side: so it falls now on one, now
     on the other, as on machines that add in another order.
@@ -129,7 +129,7 @@ def rounded(number: int) -> Variation:
     def gradient(model: nn.Module, batch: Batch) -> Weights:
         if not batch.images.is_floating_point():
             return step_gradient(model, batch)[0]  # tokens have no last place
-        chance = generator(number, "rounded")
+        chance = generator(number, "rounded", *drawn)
         noise = torch.rand(batch.images.shape, generator=chance, dtype=torch.float64) * 2 - 1
         images = batch.images.double() * (1 + noise * torch.finfo(batch.images.dtype).eps)
         return step_gradient(model, Batch(images=images.to(batch.images), labels=batch.labels))[0]
