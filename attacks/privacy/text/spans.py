@@ -14,6 +14,8 @@ from torch import Tensor
 GAP = 10.0  # between two singular values: below it nothing but rounding
 LIKELY = 5.0  # times the distance that noise explains: true inputs stay below 3
 ROUNDING = 1e-6  # of an input's length, in float32
+UNEVEN = 3.0  # rounding is not as even as noise: its largest singular value is up to twice as large
+FEW = 8  # singular values that say nothing of what noise is like
 CLEAR = 50.0  # clarity from which what fits is right for certain
 SKETCH = 24  # directions outside of the span that most wrong inputs are told by
 
@@ -69,9 +71,13 @@ def span_of(gradient: Tensor, most: int, told: float | None = None) -> Span:
     units, features = gradient.shape
     _, sizes, basis = torch.linalg.svd(gradient.double(), full_matrices=True)
     most = min(most, len(sizes))
-    gaps = sizes[:most] / torch.cat([sizes[1:], sizes.new_zeros(1)])[:most].clamp(min=1e-300)
+    gaps = sizes[:most] / torch.cat([sizes[1:], sizes[-1:] / GAP])[:most].clamp(min=1e-300)
     gaps[sizes[:most] <= 1e-12 * sizes[0]] = 0
     rank = int(gaps.argmax()) + 1
+    if gaps.max() >= GAP:  # one input may stand out of all others, and one hardly of the rounding
+        steps = (gaps >= GAP).nonzero().flatten().flip(0) + 1
+        behind = [*steps.tolist(), *range(rank, most + 1)]
+        rank = next((k for k in behind if _is_noise(sizes, k, units, features)), rank)
     clear = bool(gaps.max() >= GAP) and not told
     if not clear:
         deviation = told or _deviation(sizes, most, units, features)
@@ -84,6 +90,14 @@ def span_of(gradient: Tensor, most: int, told: float | None = None) -> Span:
         outside=basis[rank:].T.contiguous(),
         noise=noise,
     )
+
+
+def _is_noise(sizes: Tensor, rank: int, units: int, features: int) -> bool:
+    """Say whether the largest value behind a rank is no larger than noise as strong as all of them makes it."""
+    if rank > len(sizes) - FEW:
+        return False
+    edge = math.sqrt(units - rank) + math.sqrt(features - rank)
+    return float(sizes[rank]) <= UNEVEN * _deviation(sizes, rank, units, features) * edge
 
 
 def _deviation(sizes: Tensor, rank: int, units: int, features: int) -> float:
