@@ -67,7 +67,7 @@ class Dager(Attack):
         wanted = seen.num_examples or UNTOLD
         most = wanted * form.length
         spans = [(group[0], _span(model, group, seen, most)) for group in structure.local]
-        spans = [(name, span) for name, span in spans if not span.full]
+        spans = _fullest([(name, span) for name, span in spans if not span.full])
         tables = tables_of(model, form, received) if self.use_embeddings else None
         if not spans and tables is None:
             raise FedsimError(
@@ -76,12 +76,22 @@ class Dager(Attack):
             )
         words = None if tables is None else tables.present
         candidates = _looked_up(model, form, spans, words)
+        if not any(map(len, candidates)):
+            raise FedsimError(
+                "dager: no token lies in the span of the first layer's gradient, which is too small or behind "
+                "too much noise. Remedy: smaller batches, or a larger rank of LoRA."
+            )
         sure = [own[:0] for own in candidates]
         if tables is not None and tables.places is not None and structure.norm and not structure.causal:
             candidates, sure = _narrowed(model, structure.norm, candidates, tables.tokens, tables.places)
-        texts, excess, clear = _texts(
-            model, task, structure, (candidates, sure), seen, wanted, self.seed, started + self.seconds
-        )
+        if (alone := _only(form, candidates)) is not None and wanted == 1:
+            rows = [(span, entering(model, name, alone)[0, alone[0] != form.padding]) for name, span in spans]
+            excess = torch.tensor([max(float(span.excess(own).max()) for span, own in rows)])
+            texts, clear = alone, max(span.clarity for span, _ in rows) >= CLEAR
+        else:
+            texts, excess, clear = _texts(
+                model, task, structure, (candidates, sure), seen, wanted, self.seed, started + self.seconds
+            )
         presence = torch.zeros(len(form.vocabulary), dtype=torch.bool)
         presence[torch.cat(list(candidates)) if words is None else words] = True
         if len(texts) < wanted:
@@ -110,6 +120,15 @@ def _span(model: nn.Module, group: Sequence[str], seen: Observation, most: int) 
     return span_of(gradient, most, told)
 
 
+def _fullest(spans: Sequence[tuple[str, Span]]) -> list[tuple[str, Span]]:
+    """Return the spans of most inputs: others miss some.
+
+    A decoder's first place has no query to speak of, and a classifier's last layer hears one place of a text.
+    """
+    most = max((len(span.basis) for _, span in spans), default=0)
+    return [(name, span) for name, span in spans if len(span.basis) == most]
+
+
 def _looked_up(
     model: nn.Module, form: Tokens, spans: Sequence[tuple[str, Span]], words: Tensor | None
 ) -> list[Tensor]:
@@ -125,6 +144,17 @@ def _looked_up(
             holds &= span.holds(rows.flatten(0, 1)).view(holds.shape)
         found[:, first : first + CHUNK] = holds.T
     return [known[own] for own in found]
+
+
+def _only(form: Tokens, candidates: Sequence[Tensor]) -> Tensor | None:
+    """Return the one text (1, length) that candidates leave, if they leave one."""
+    lengths = [len(own) for own in candidates]
+    told = sum(lengths)
+    if not told or lengths != [1] * told + [0] * (len(lengths) - told):
+        return None
+    text = torch.full((1, form.length), form.padding)
+    text[0, :told] = torch.cat(list(candidates))
+    return text
 
 
 def _narrowed(
@@ -153,7 +183,7 @@ def _texts(
     form = tokens_of(task)
     most = wanted * form.length
     checks = [(name, _span(model, [name], seen, most)) for name in structure.contextual]
-    checks = [(name, span) for name, span in checks if not span.full]
+    checks = _fullest([(name, span) for name, span in checks if not span.full])
     if not checks:
         return torch.zeros(0, form.length, dtype=torch.int64), torch.zeros(0), False
     puzzle = Puzzle(
