@@ -59,7 +59,9 @@ class Prior:
     def _pictures(self, images: Tensor) -> Reconstruction:
         shown = self._for_all(images)
         rows = shown.flatten(1).shape[1] == self.vocabulary
-        return Reconstruction(images=shown, token_presence=(shown > 0.5).any(dim=0).flatten() if rows else None)
+        return Reconstruction(
+            images=shown, token_presence=(shown > 0.5).any(dim=0).flatten() if rows else None
+        )
 
     def _for_all(self, rows: Tensor) -> Tensor:
         if len(rows) == 1:

@@ -12,7 +12,13 @@ from fedsim.models.text_layers import Block, Embed, check_size, tokens_of, with_
 
 
 def text_decoder(
-    task: Task, *, depth: int = 2, width: int = 384, heads: int = 6, train_embeddings: bool = True, lora: int = 0
+    task: Task,
+    *,
+    depth: int = 2,
+    width: int = 384,
+    heads: int = 6,
+    train_embeddings: bool = True,
+    lora: int = 0,
 ) -> nn.Module:
     """Decoder transformer over tokens: the next token at every place, or the class by the last one."""
     form = tokens_of(task, "text_decoder")

@@ -13,7 +13,13 @@ from fedsim.models.text_layers import Block, Embed, check_size, tokens_of, with_
 
 
 def text_encoder(
-    task: Task, *, depth: int = 2, width: int = 192, heads: int = 4, train_embeddings: bool = True, lora: int = 0
+    task: Task,
+    *,
+    depth: int = 2,
+    width: int = 192,
+    heads: int = 4,
+    train_embeddings: bool = True,
+    lora: int = 0,
 ) -> nn.Module:
     """Encoder transformer over tokens that tells the class of a text; embeddings trained, or fixed."""
     form = tokens_of(task, "text_encoder")

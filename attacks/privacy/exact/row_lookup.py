@@ -117,7 +117,7 @@ def _looked_up(model: nn.Module, form: Row, layer: str, features: Tensor) -> tup
 def categories_of(model: nn.Module, task: Task, form: Row, received: Weights) -> Tensor | None:
     """Return which categories some row has (width,), by rows of tables' gradients that are not zero.
 
-    None: no column has a table that shows it. Tables are those of which a category moves its row alone.
+    None: no column has a table with rows of zeros: noise fills them. Tables are those of which a category moves its row alone.
     """
     presence, base = torch.zeros(form.shape[-1], dtype=torch.bool), _base(form)
     told = False
@@ -135,10 +135,10 @@ def categories_of(model: nn.Module, task: Task, form: Row, received: Weights) ->
             and len(tensor) == end - first
             and all(_changed(own[name]).tolist() == [place] for place, own in enumerate(moved))
         ]
-        if tables and len(found := _changed(received[tables[0]])) and (
-            len(found) < end - first or end - first == 2
-        ):
-            presence[first + found], told = True, True
+        if tables:
+            found = _changed(received[tables[0]])
+            presence[first + found] = True
+            told |= len(found) < end - first
     return presence if told else None
 
 

@@ -17,6 +17,7 @@ its inputs lie in theirs. Decoders grow it token by token; of encoders, what com
 sentence is a sum over its own keys, which tells its words. Behind much noise texts are told, not certified.
 """
 
+import copy
 import logging
 import time
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.attacks.privacy import claims
-from fedsim.attacks.privacy.text.assembly import Puzzle, descended, grown
+from fedsim.attacks.privacy.text.assembly import Puzzle, descended, drift_of, grown
 from fedsim.attacks.privacy.text.attention import attention_of
 from fedsim.attacks.privacy.text.companions import pairs_of
 from fedsim.attacks.privacy.text.deflation import peeled
@@ -38,6 +39,7 @@ from fedsim.core.errors import FedsimError
 from fedsim.core.inputs import Tokens
 from fedsim.core.interfaces import Attack
 from fedsim.core.randomness import generator
+from fedsim.core.training import load_weights
 from fedsim.core.types import Observation, Reconstruction, Task
 
 log = logging.getLogger(__name__)
@@ -75,7 +77,8 @@ class Dager(Attack):
                 "Remedy: smaller batches or shorter texts: fewer different tokens than features."
             )
         words = None if tables is None else tables.present
-        candidates = _looked_up(model, form, spans, words)
+        moved = _moved(model, seen)
+        candidates = _looked_up(model, moved, form, spans, words)
         if not any(map(len, candidates)):
             raise FedsimError(
                 "dager: no token lies in the span of the first layer's gradient, which is too small or behind "
@@ -129,8 +132,21 @@ def _fullest(spans: Sequence[tuple[str, Span]]) -> list[tuple[str, Span]]:
     return [(name, span) for name, span in spans if len(span.basis) == most]
 
 
+def _moved(model: nn.Module, seen: Observation) -> nn.Module | None:
+    """Return the model as it came back, where more than one local step, or an unknown number, moved inputs."""
+    if seen.kind == "gradient" or seen.local_steps == 1:
+        return None
+    moved = copy.deepcopy(model)
+    load_weights(moved, {name: tensor + seen.received[name] for name, tensor in seen.sent.items()})
+    return moved
+
+
 def _looked_up(
-    model: nn.Module, form: Tokens, spans: Sequence[tuple[str, Span]], words: Tensor | None
+    model: nn.Module,
+    moved: nn.Module | None,
+    form: Tokens,
+    spans: Sequence[tuple[str, Span]],
+    words: Tensor | None,
 ) -> list[Tensor]:
     """Return the tokens of every place whose embeddings lie in all spans."""
     known = torch.arange(len(form.vocabulary)) if words is None else words
@@ -140,8 +156,11 @@ def _looked_up(
         part = known[first : first + CHUNK]
         holds = torch.ones(len(part), form.length, dtype=torch.bool)
         for name, span in spans:
-            rows = entering(model, name, part[:, None].expand(-1, form.length))
-            holds &= span.holds(rows.flatten(0, 1)).view(holds.shape)
+            sequences = part[:, None].expand(-1, form.length)
+            rows = entering(model, name, sequences)
+            drift = drift_of(moved, name, sequences, rows)
+            near = span.holds(rows.flatten(0, 1), None if drift is None else drift.flatten())
+            holds &= near.view(holds.shape)
         found[:, first : first + CHUNK] = holds.T
     return [known[own] for own in found]
 
@@ -194,8 +213,9 @@ def _texts(
         rough=checks[0],
         sure=max(checks, key=lambda check: check[1].outside.shape[1]),
         wanted=wanted,
+        moved=_moved(model, seen),
     )
-    clear = puzzle.sure[1].clarity >= CLEAR
+    clear = puzzle.sure[1].clarity >= CLEAR and puzzle.moved is None
     if structure.causal:
         return *grown(puzzle), clear
     found = _peeled(puzzle, structure, seen, task.num_classes)

@@ -29,7 +29,9 @@ def unusual(tokens: Tensor, pairs: Tensor, form: Tokens) -> float:
     return float(pairs[before, after][told].mean()) if bool(told.any()) else 0.0
 
 
-def moved(point: Tensor, lengths: Tensor, first: int, open_ends: bool, random: Generator) -> tuple[Tensor, Tensor]:
+def moved(
+    point: Tensor, lengths: Tensor, first: int, open_ends: bool, random: Generator
+) -> tuple[Tensor, Tensor]:
     """Return a point (K, length, features) with some places changed, and the texts' lengths.
 
     first: places before it are marks. open_ends: lengths are a guess, and may change, too.

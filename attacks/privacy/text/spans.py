@@ -44,21 +44,28 @@ class Span:
         share: Tensor = (rows @ self.outside.to(rows)).norm(dim=-1) / rows.norm(dim=-1).clamp(min=1e-30)
         return share
 
-    def excess(self, rows: Tensor) -> Tensor:
-        """Return each input's distance over what noise explains: about 1 for true inputs."""
+    def excess(self, rows: Tensor, drift: Tensor | None = None) -> Tensor:
+        """Return each input's distance over what noise explains: about 1 for true inputs.
+
+        drift: how far local steps have moved each input, which it may be off by.
+        """
         wide = rows.double()
         away = (wide @ self.outside).norm(dim=-1)
         spread = ((wide @ self.basis.T) / self.sizes).norm(dim=-1)
         allowed = self.noise * math.sqrt(self.outside.shape[1]) * spread
-        over: Tensor = away / torch.maximum(allowed, ROUNDING / LIKELY * wide.norm(dim=-1)).clamp(min=1e-300)
+        allowed = torch.maximum(allowed, ROUNDING / LIKELY * wide.norm(dim=-1))
+        if drift is not None:
+            allowed = allowed + drift / LIKELY
+        over: Tensor = away / allowed.clamp(min=1e-300)
         return over
 
-    def holds(self, rows: Tensor) -> Tensor:
+    def holds(self, rows: Tensor, drift: Tensor | None = None) -> Tensor:
         """Say of each input whether it may lie in the span; a sketch spares most of the work."""
         few = self.outside[:, :SKETCH].to(rows)
         near = self.noise * math.sqrt(few.shape[1]) / float(self.sizes.min()) * LIKELY * 2
-        found: Tensor = (rows @ few).norm(dim=-1) <= (near + 10 * ROUNDING) * rows.norm(dim=-1)
-        found[found.clone()] = self.excess(rows[found]) <= LIKELY
+        most = (near + 10 * ROUNDING) * rows.norm(dim=-1)
+        found: Tensor = (rows @ few).norm(dim=-1) <= (most if drift is None else most + drift)
+        found[found.clone()] = self.excess(rows[found], None if drift is None else drift[found]) <= LIKELY
         return found
 
 

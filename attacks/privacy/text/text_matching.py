@@ -221,7 +221,13 @@ class TextMatching(Attack):
         return [_Guess(value=best, point=point.detach(), lengths=parts.lengths, trace=kept)]
 
     def _rearranged(
-        self, problem: Problem, point: Tensor, words: Tensor, pairs: Tensor | None, random: Generator, watch: Watch
+        self,
+        problem: Problem,
+        point: Tensor,
+        words: Tensor,
+        pairs: Tensor | None,
+        random: Generator,
+        watch: Watch,
     ) -> tuple[Tensor, Tensor]:
         """Return the point and lengths after those of the drawn moves that make it fit better."""
         parts, first = _embeddings(problem), 0 if tokens_of(problem.task).begin is None else 1
