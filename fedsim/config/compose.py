@@ -72,7 +72,13 @@ def parsed(overrides: Sequence[str]) -> list[Override]:
     try:
         return OverridesParser.create().parse_overrides(list(overrides))
     except HydraException as error:
-        raise FedsimError(str(error)) from error
+        foreign = next((text for text in overrides if not text.isascii() and '"' not in text), None)
+        if foreign is None:
+            raise FedsimError(str(error)) from error
+        name, _, value = foreign.partition("=")
+        raise FedsimError(
+            f"{foreign}: letters beyond a to z want quotes. Remedy: '{name}=\"{value}\"'."
+        ) from error
 
 
 def key(override: Override) -> str:

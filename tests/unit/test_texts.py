@@ -12,6 +12,7 @@ from fedsim.attacks.privacy.text import next_tokens
 from fedsim.attacks.privacy.text.places import standing
 from fedsim.attacks.privacy.text.rearranging import moved, unusual, usual_pairs
 from fedsim.attacks.privacy.text.spans import CLEAR, LIKELY, span_of
+from fedsim.config.compose import parsed
 from fedsim.core.errors import FedsimError
 from fedsim.core.inputs import Choice, Number, Row, Tokens, inputs_from
 from fedsim.core.types import Reconstruction, Task, Truth
@@ -120,6 +121,12 @@ def test_what_inputs_are_is_kept_in_the_run_folder(tmp_path: Path) -> None:
         write_inputs(storage, form)
         assert read_inputs(storage) == form
     assert read_inputs(Storage(tmp_path / "none")) is None
+
+
+def test_names_beyond_ascii_want_quotes_and_errors_say_so() -> None:
+    with pytest.raises(FedsimError, match="Remedy: 'data.label=\"käufer\"'"):
+        parsed(["data=csv", "data.label=käufer"])
+    assert len(parsed(["data=csv", 'data.label="käufer"'])) == 2
 
 
 def test_a_table_of_ones_own_is_guessed(tmp_path: Path) -> None:
@@ -291,9 +298,10 @@ def test_matching_of_one_text_comes_near_and_says_no_more_than_it_may(attack: st
     assert scores["rouge1"].value > 0.6
     assert guess.certified is None
     assert guess.trace[-1] < guess.trace[0] / 2
+    later = small_set("continued")
+    other = fedsim.model("text_decoder", task=later.task, width=32, heads=4)
     with pytest.raises(FedsimError, match=r"Remedy: data\.goal=class"):
-        later = small_set("continued")
-        fedsim.attack(attack, **given).check(fedsim.model("text_decoder", task=later.task), later.task)
+        fedsim.attack(attack, **given).check(other, later.task)
 
 
 def test_moves_keep_every_token_and_only_guessed_lengths_change() -> None:

@@ -92,7 +92,7 @@ def _base(form: Row) -> Tensor:
 
 
 def _looked_up(model: nn.Module, form: Row, layer: str, features: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the rows whose features are nearest, column by column, and which of them are as near as can be."""
+    """Return the rows of the nearest features, column by column, and which are as near as can be."""
     base, rows = _base(form), torch.zeros(len(features), form.shape[-1])
     taken = torch.zeros(features.shape[1], dtype=torch.bool)
     for column, (first, end) in enumerate(form.places):
@@ -117,7 +117,8 @@ def _looked_up(model: nn.Module, form: Row, layer: str, features: Tensor) -> tup
 def categories_of(model: nn.Module, task: Task, form: Row, received: Weights) -> Tensor | None:
     """Return which categories some row has (width,), by rows of tables' gradients that are not zero.
 
-    None: no column has a table with rows of zeros: noise fills them. Tables are those of which a category moves its row alone.
+    None: no column has a table with rows of zeros: noise fills them. Tables are those of which a category
+    moves its row alone.
     """
     presence, base = torch.zeros(form.shape[-1], dtype=torch.bool), _base(form)
     told = False

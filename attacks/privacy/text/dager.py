@@ -79,7 +79,7 @@ class Dager(Attack):
         words = None if tables is None else tables.present
         moved = _moved(model, seen)
         candidates = _looked_up(model, moved, form, spans, words)
-        if not any(map(len, candidates)):
+        if words is None and not any(map(len, candidates)):
             raise FedsimError(
                 "dager: no token lies in the span of the first layer's gradient, which is too small or behind "
                 "too much noise. Remedy: smaller batches, or a larger rank of LoRA."
@@ -126,14 +126,14 @@ def _span(model: nn.Module, group: Sequence[str], seen: Observation, most: int) 
 def _fullest(spans: Sequence[tuple[str, Span]]) -> list[tuple[str, Span]]:
     """Return the spans of most inputs: others miss some.
 
-    A decoder's first place has no query to speak of, and a classifier's last layer hears one place of a text.
+    A decoder's first place has no query to speak of, and a classifier's last layer hears one place.
     """
     most = max((len(span.basis) for _, span in spans), default=0)
     return [(name, span) for name, span in spans if len(span.basis) == most]
 
 
 def _moved(model: nn.Module, seen: Observation) -> nn.Module | None:
-    """Return the model as it came back, where more than one local step, or an unknown number, moved inputs."""
+    """Return the model as it came back, where several local steps, or nobody knows how many, moved it."""
     if seen.kind == "gradient" or seen.local_steps == 1:
         return None
     moved = copy.deepcopy(model)

@@ -12,7 +12,7 @@ SMOOTHING = 0.1  # of a pair's count: what was never seen is rare, not impossibl
 
 
 def usual_pairs(public: Tensor, form: Tokens) -> Tensor:
-    """Return how unlikely each token is to follow another (vocabulary, vocabulary), as public texts have it."""
+    """Return how unlikely a token is to follow another (vocabulary, vocabulary), by public texts."""
     size = len(form.vocabulary)
     singles = torch.bincount(public.flatten(), minlength=size).float()
     shares = (singles + SMOOTHING) / (singles + SMOOTHING).sum()

@@ -100,7 +100,7 @@ def span_of(gradient: Tensor, most: int, told: float | None = None) -> Span:
 
 
 def _is_noise(sizes: Tensor, rank: int, units: int, features: int) -> bool:
-    """Say whether the largest value behind a rank is no larger than noise as strong as all of them makes it."""
+    """Say whether the largest value behind a rank is one of noise as strong as all of them."""
     if rank > len(sizes) - FEW:
         return False
     edge = math.sqrt(units - rank) + math.sqrt(features - rank)

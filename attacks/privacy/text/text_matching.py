@@ -133,7 +133,7 @@ class TextMatching(Attack):
         parts.lengths = best.lengths
         texts = parts.nearest(best.point, words if len(words) else torch.arange(len(form.vocabulary)))
         presence = torch.zeros(len(form.vocabulary), dtype=torch.bool)
-        presence[texts.unique() if tables is None else tables.present] = True
+        presence[texts.flatten() if tables is None else tables.present] = True
         labelled = fixed.recovered or Reconstruction()
         assert problem.labels is not None
         return Reconstruction(
@@ -198,12 +198,12 @@ class TextMatching(Attack):
     ) -> list[_Guess]:
         """Return what one restart ends with; nothing if it diverges at once."""
         parts = _embeddings(problem)
-        parts.lengths = lengths = parts.lengths.clone()
+        parts.lengths = parts.lengths.clone()
         point, best, traced = torch.randn(problem.size, *parts.shape, generator=random), math.inf, []
         try:
             for phase in range(self.phases):
                 if phase and self.moves:
-                    point, lengths = self._rearranged(problem, point, words, pairs, random, watch)
+                    point = self._rearranged(problem, point, words, pairs, random, watch)
                 watch.forget()
                 try:
                     self.optimiser.minimise(problem, [point.clone()], watch)
@@ -228,8 +228,8 @@ class TextMatching(Attack):
         pairs: Tensor | None,
         random: Generator,
         watch: Watch,
-    ) -> tuple[Tensor, Tensor]:
-        """Return the point and lengths after those of the drawn moves that make it fit better."""
+    ) -> Tensor:
+        """Return the point after the drawn moves that make it fit better; lengths stay with the problem."""
         parts, first = _embeddings(problem), 0 if tokens_of(problem.task).begin is None else 1
 
         def cost(candidate: Tensor, lengths: Tensor) -> float:
@@ -244,12 +244,13 @@ class TextMatching(Attack):
         point, lengths = point.detach(), parts.lengths
         least = cost(point, lengths)
         for _ in range(self.moves):
+            if time.perf_counter() > watch.deadline:
+                break
             other, ends = moved(point, lengths, first, self.lengths is None, random)
             if (value := cost(other, ends)) < least:
                 point, lengths, least = other, ends, value
-            watch.check_time()
         parts.lengths = lengths
-        return point, lengths
+        return point
 
 
 def _embeddings(problem: Problem) -> Embeddings:
