@@ -124,7 +124,7 @@ def test_what_inputs_are_is_kept_in_the_run_folder(tmp_path: Path) -> None:
 
 
 def test_names_beyond_ascii_want_quotes_and_errors_say_so() -> None:
-    with pytest.raises(FedsimError, match="Remedy: 'data.label=\"käufer\"'"):
+    with pytest.raises(FedsimError, match=r"Remedy: 'data\.label=\"käufer\"'"):
         parsed(["data=csv", "data.label=käufer"])
     assert len(parsed(["data=csv", 'data.label="käufer"'])) == 2
 

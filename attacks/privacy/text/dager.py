@@ -81,7 +81,7 @@ class Dager(Attack):
         candidates = _looked_up(model, moved, form, spans, words)
         if words is None and not any(map(len, candidates)):
             raise FedsimError(
-                "dager: no token lies in the span of the first layer's gradient, which is too small or behind "
+                "dager: no token lies in the span of the first layer's gradient: it is too small, or behind "
                 "too much noise. Remedy: smaller batches, or a larger rank of LoRA."
             )
         sure = [own[:0] for own in candidates]
