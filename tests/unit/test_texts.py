@@ -159,6 +159,14 @@ def test_a_table_may_be_separated_otherwise_and_have_blank_lines(tmp_path: Path,
     assert [column.name for column in found.columns] == ["age", "column 2"]
 
 
+def test_a_decimal_comma_goes_with_semicolons(tmp_path: Path) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text("größe;ort;käufer\n" + "".join(f"{n},5;<b>Ulm;{n % 2}\n" for n in range(20)))
+    found = csv(path=str(file)).task.inputs
+    assert isinstance(found, Row)
+    assert found.columns == (Number("größe", 0.5, 19.5), Choice("ort", ("<b>Ulm",)))
+
+
 def test_missing_cells_are_named_and_can_be_left_out(tmp_path: Path) -> None:
     file = tmp_path / "mine.csv"
     file.write_text("age,rich\n" + "".join(f"{'NA' if n == 4 else n},{n % 2}\n" for n in range(20)))
