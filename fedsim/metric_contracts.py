@@ -60,13 +60,14 @@ def _check_metric_on(metric: Metric, name: str | None, data: Dataset) -> bool:
         round=1, client=0, images=images, labels=labels, inputs=form, embeddings=rows, probabilities=rows
     )
     means = torch.stack([rows[labels == c].mean(dim=0) if c in labels else rows[0] for c in range(3)])
-    present = torch.zeros(data.task.num_tokens, dtype=torch.bool)
+    present = (images > 0.5).any(dim=0).flatten()
     if isinstance(form, Tokens):
+        present = torch.zeros(data.task.num_tokens, dtype=torch.bool)
         present[images] = True
     right = Reconstruction(
         images=None if isinstance(form, Tokens) else images,
         tokens=images if isinstance(form, Tokens) else None,
-        token_presence=present if isinstance(form, Tokens) else None,
+        token_presence=present if form is not None else None,
         labels=labels,
         class_counts=labels.bincount(minlength=3),
         embeddings=means,

@@ -306,6 +306,17 @@ TABLE = [
         "_counted",
         "return rank, 0 * gradient.long()",
     ),
+    *(
+        (
+            f"attack/{name}",
+            "attacks/privacy/text/soft_embeddings.py",
+            "Embeddings.nearest",
+            "return words[:1]",
+        )
+        for name in ("tag", "lamp")
+    ),
+    ("attack/lamp", "attacks/privacy/text/rearranging.py", "moved", "return point, lengths"),
+    ("attack/row_lookup", "attacks/privacy/exact/row_lookup.py", "_changed", "return torch.arange(0)"),
     ("attack/tableak", "attacks/privacy/matching/rows.py", "Rows.keep_inside", "return None"),
     ("attack/imprint", CRAFTED + "leftover.py", "solve_bins", "return 0"),
     (

@@ -19,7 +19,7 @@ class Prior:
     num_examples: int
     batches: Tensor  # (S, num_classes): class counts of batches as the federation's rules would draw them
     tokens: Sequence[Tensor] = ()  # (1 or N, length): frequent ones, public texts
-    vocabulary: int = 0  # tokens that there are
+    vocabulary: int = 0  # tokens that there are; of rows, categories and numbers
     images: Sequence[Tensor] = ()  # (1 or N, C, H, W): grey, the task's mean, a public mean, public images
     embeddings: Sequence[Tensor] = ()  # of public images, in the form that the guess has
     embedding_layer: str | None = None  # as in Reconstruction
@@ -29,7 +29,7 @@ class Prior:
         """Return blind guesses of everything; a metric takes those that it can score."""
         return [
             *(Reconstruction(class_counts=counts, class_presence=counts > 0) for counts in self._counts()),
-            *(Reconstruction(images=self._for_all(images)) for images in self.images),
+            *(self._pictures(images) for images in self.images),
             *(self._texts(tokens) for tokens in self.tokens),
             *(
                 Reconstruction(
@@ -55,6 +55,13 @@ class Prior:
         presence = torch.zeros(self.vocabulary, dtype=torch.bool)
         presence[tokens] = True
         return Reconstruction(tokens=self._for_all(tokens), token_presence=presence)
+
+    def _pictures(self, images: Tensor) -> Reconstruction:
+        shown = self._for_all(images)
+        rows = shown.flatten(1).shape[1] == self.vocabulary
+        return Reconstruction(
+            images=shown, token_presence=(shown > 0.5).any(dim=0).flatten() if rows else None
+        )
 
     def _for_all(self, rows: Tensor) -> Tensor:
         if len(rows) == 1:

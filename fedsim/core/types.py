@@ -126,7 +126,7 @@ class Reconstruction:
 
     images: Tensor | None = None  # (N, C, H, W) in [0, 1]
     tokens: Tensor | None = None  # (N, length) int64; -1: this place was not recovered
-    token_presence: Tensor | None = None  # (vocabulary,) bool: which tokens are in the batch
+    token_presence: Tensor | None = None  # (vocabulary,) bool: which tokens; (width of a row,): categories
     labels: Tensor | None = None  # (N,) int64: of each of these images
     class_presence: Tensor | None = None  # (num_classes,) bool: which classes are in the batch
     class_counts: Tensor | None = None  # (num_classes,) int64: how many of each

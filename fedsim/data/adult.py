@@ -91,7 +91,7 @@ def _read(path: Path) -> ArrayImages:
     if not path.is_file():
         raise FedsimError(
             f"adult: no such file: {path}. Remedy: set data.root to the folder that holds adult.data and "
-            "adult.test, as the UCI repository has them."
+            "adult.test: data set 2 of archive.ics.uci.edu, unpacked, lines of 15 values as they come."
         )
     rows, labels = list[list[float]](), list[int]()
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):

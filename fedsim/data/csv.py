@@ -3,6 +3,7 @@
 import csv as csv_files
 import logging
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from fedsim.data.rows import ArrayRows
 
 log = logging.getLogger(__name__)
 FEWEST = 8  # rows that make a training and a test half
+DECIMAL = re.compile(r"[+-]?\d+,\d+")
 SEPARATORS = ",;\t|"
 MISSING = frozenset({"", "?", "-", "na", "n/a", "nan", "null", "none"})  # in small letters
 
@@ -127,7 +129,7 @@ def _read(file: Path, drop_missing: bool) -> tuple[list[str], list[list[str]]]:
             opened.seek(0)
             found = csv_files.reader(opened, delimiter=separator)
             lines = [
-                (found.line_num, [cell.strip() for cell in line])
+                (found.line_num, [_plain(cell.strip(), separator) for cell in line])
                 for line in found
                 if any(map(str.strip, line))
             ]
@@ -163,6 +165,11 @@ def _read(file: Path, drop_missing: bool) -> tuple[list[str], list[list[str]]]:
                 f"csv: {file}: expected at least {FEWEST} rows without a missing cell, got {len(cells)}"
             )
     return names, cells
+
+
+def _plain(cell: str, separator: str) -> str:
+    """Write a decimal comma, which goes with semicolons, as a point."""
+    return cell.replace(",", ".") if separator == ";" and DECIMAL.fullmatch(cell) else cell
 
 
 def _shown(column: Number | Choice) -> str:

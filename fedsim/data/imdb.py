@@ -58,7 +58,8 @@ def _read(folder: Path, length: int, limit: int | None) -> tuple[list[bytes], li
         if not found:
             raise FedsimError(
                 f"imdb: no reviews found: looked for {folder / name}/*.txt. Remedy: set data.root to the "
-                "unpacked aclImdb folder, with train/pos, train/neg, test/pos and test/neg in it."
+                "aclImdb folder of aclImdb_v1.tar.gz (ai.stanford.edu/~amaas/data/sentiment), unpacked, with "
+                "train/pos, train/neg, test/pos and test/neg in it."
             )
         texts += [_start(path, length) for path in found]
         labels += [label] * len(found)

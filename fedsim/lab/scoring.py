@@ -74,7 +74,8 @@ def blind_prior(
     pictures = [torch.tensor(level).reshape(1, -1, 1, 1).expand(1, *shape) for level in ((GREY,), mean)]
     for images in seen:
         pictures += [images.mean(dim=0, keepdim=True), images]
-    return Prior(num_examples=number, batches=batches, images=pictures + own)
+    width = 0 if truth.inputs is None else truth.inputs.shape[-1]
+    return Prior(num_examples=number, batches=batches, images=pictures + own, vocabulary=width)
 
 
 def with_features(model: nn.Module, observation: Observation, guess: Reconstruction, truth: Truth) -> Truth:

@@ -3,6 +3,7 @@
 Needs the extra `text`: pip install 'fedsim-lab[text]'.
 """
 
+import warnings
 from typing import Any
 
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from fedsim.core.inputs import Tokens
 from fedsim.core.settings import one_of, switch, whole
 from fedsim.core.types import Task
 from fedsim.core.vision import load_torchvision
-from fedsim.models.text_layers import tokens_of
+from fedsim.models.text_layers import fix_frozen, tokens_of
 
 TRAINED = ("all", "without_embeddings")
 
@@ -89,16 +90,9 @@ def _with_lora(network: Any, rank: int, layers: str) -> Any:
     except ImportError as error:
         raise FedsimError("model.lora needs peft. Remedy: pip install 'fedsim-lab[text]'") from error
     config = peft.LoraConfig(r=rank, lora_alpha=rank, target_modules=layers.split(",") if layers else None)
-    return peft.get_peft_model(network, config)
-
-
-def fix_frozen(model: nn.Module) -> None:
-    """Make what is not trained a part of the model that is never sent: parameters become buffers."""
-    for module in model.modules():
-        for name, parameter in list(module.named_parameters(recurse=False)):
-            if not parameter.requires_grad:
-                delattr(module, name)
-                module.register_buffer(name, parameter.data)
+    with warnings.catch_warnings():  # that GPT-2's layers are turned around, which peft sees by itself
+        warnings.simplefilter("ignore")
+        return peft.get_peft_model(network, config)
 
 
 class Language(nn.Module):

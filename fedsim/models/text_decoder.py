@@ -8,16 +8,22 @@ from torch import Tensor, nn
 
 from fedsim.core.inputs import Tokens
 from fedsim.core.types import Task
-from fedsim.models.text_layers import Block, Embed, check_size, tokens_of
+from fedsim.models.text_layers import Block, Embed, check_size, tokens_of, with_lora
 
 
 def text_decoder(
-    task: Task, *, depth: int = 2, width: int = 384, heads: int = 6, train_embeddings: bool = True
+    task: Task,
+    *,
+    depth: int = 2,
+    width: int = 384,
+    heads: int = 6,
+    train_embeddings: bool = True,
+    lora: int = 0,
 ) -> nn.Module:
     """Decoder transformer over tokens: the next token at every place, or the class by the last one."""
     form = tokens_of(task, "text_decoder")
     check_size(depth, width, heads)
-    return Decoder(form, task.num_classes, depth, width, heads, train_embeddings)
+    return with_lora(Decoder(form, task.num_classes, depth, width, heads, train_embeddings), lora)
 
 
 class Decoder(nn.Module):

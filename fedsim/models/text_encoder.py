@@ -9,11 +9,17 @@ from torch import Tensor, nn
 from fedsim.core.errors import FedsimError
 from fedsim.core.inputs import Tokens
 from fedsim.core.types import Task
-from fedsim.models.text_layers import Block, Embed, check_size, tokens_of
+from fedsim.models.text_layers import Block, Embed, check_size, tokens_of, with_lora
 
 
 def text_encoder(
-    task: Task, *, depth: int = 2, width: int = 192, heads: int = 4, train_embeddings: bool = True
+    task: Task,
+    *,
+    depth: int = 2,
+    width: int = 192,
+    heads: int = 4,
+    train_embeddings: bool = True,
+    lora: int = 0,
 ) -> nn.Module:
     """Encoder transformer over tokens that tells the class of a text; embeddings trained, or fixed."""
     form = tokens_of(task, "text_encoder")
@@ -23,7 +29,7 @@ def text_encoder(
             "model text_encoder sees the next tokens that it is to tell. "
             "Remedy: model=text_decoder, or data.goal=class."
         )
-    return Encoder(form, task.num_classes, depth, width, heads, train_embeddings)
+    return with_lora(Encoder(form, task.num_classes, depth, width, heads, train_embeddings), lora)
 
 
 class Encoder(nn.Module):

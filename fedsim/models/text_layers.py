@@ -27,6 +27,45 @@ def check_size(depth: int, width: int, heads: int) -> None:
         raise FedsimError(f"model: expected heads that divide the width, got width={width}, heads={heads}")
 
 
+def fix_frozen(model: nn.Module) -> None:
+    """Make what is not trained a part of the model that is never sent: parameters become buffers."""
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if not parameter.requires_grad:
+                delattr(module, name)
+                module.register_buffer(name, parameter.data)
+
+
+def with_lora(model: nn.Module, rank: int) -> nn.Module:
+    """Return a model of blocks of whose weights nothing is trained but low-rank factors; 0: as it is.
+
+    Paper: Hu et al., LoRA: Low-Rank Adaptation of Large Language Models (ICLR 2022): queries and values.
+    """
+    if whole("model.lora", rank, 0):
+        model.requires_grad_(requires_grad=False)
+        for block in [module for module in model.modules() if isinstance(module, Block)]:
+            block.query, block.value = LowRank(block.query, rank), LowRank(block.value, rank)
+        fix_frozen(model)
+    return model
+
+
+class LowRank(nn.Module):
+    """A linear layer that stays, beside two thin ones that are trained; the second begins at zero."""
+
+    def __init__(self, layer: nn.Module, rank: int) -> None:
+        super().__init__()
+        assert isinstance(layer, nn.Linear)
+        self.layer = layer
+        self.down = nn.Linear(layer.in_features, rank, bias=False)
+        self.up = nn.Linear(rank, layer.out_features, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Return the sum of both ways."""
+        changed: Tensor = self.layer(values) + self.up(self.down(values))
+        return changed
+
+
 class Embed(nn.Module):
     """A learned vector for each token and for each place, added up."""
 
@@ -55,7 +94,9 @@ class Block(nn.Module):
     def __init__(self, width: int, heads: int, *, causal: bool) -> None:
         super().__init__()
         self.heads, self.causal = heads, causal
-        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+        self.query: nn.Module = nn.Linear(width, width)
+        self.key: nn.Module = nn.Linear(width, width)
+        self.value: nn.Module = nn.Linear(width, width)
         self.project = nn.Linear(width, width)
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.expand, self.contract = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)

@@ -1,5 +1,6 @@
 """Contracts over every yaml: whoever adds one has these tests the moment it exists."""
 
+import dataclasses
 import functools
 import inspect
 import itertools
@@ -36,6 +37,7 @@ PRESETS = {  # (yaml, key): the yaml is there to set this
     *((f"vgg{depth}", "depth") for depth in (11, 13)),
     *((f"rouge{kind}", "kind") for kind in ("2", "l")),
     ("exact_categories", "columns"),
+    *(("lamp", key) for key in ("priors", "public", "phases", "moves", "surprise")),
     *(("tableak", key) for key in ("parametrisation", "ensemble", "candidates")),
     *((f"{metric}_best6", "best") for metric in ("psnr", "ssim", "lpips")),
     *((name, "priors") for name in ("ig", "ig_joint", "ig_fedavg", "modern", "gradinversion_matching")),
@@ -51,7 +53,8 @@ PRESETS = {  # (yaml, key): the yaml is there to set this
     ("fedavg", "mode"),
     ("fedavg", "local_steps"),
 }
-TEXT_ATTACKS, TEXT_MODELS = {"dager", "bag_of_words"}, {"text_encoder", "text_decoder"}
+TEXT_ATTACKS, TEXT_MODELS = {"dager", "bag_of_words", "tag", "lamp"}, {"text_encoder", "text_decoder"}
+ROW_ATTACKS = {"tableak": "mlp", "row_lookup": "row_mlp"}
 ONE_IMAGE = {"rgap", "gauss_newton", "head_peeling"}
 FIGURES = {  # beside a run's own metrics
     "run": {
@@ -198,7 +201,7 @@ def test_parts_of_an_attack_take_the_arguments_that_are_named(name: str) -> None
 @pytest.mark.parametrize("name", names("attack"))
 def test_an_attack_is_repeatable_and_leaves_observations_untouched(name: str) -> None:
     few: dict[str, object] = {"optimiser": {"iterations": 3}} if "optimiser" in load("attack", name) else {}
-    if "public" in load("attack", name):
+    if load("attack", name).get("public"):
         few["public"] = {"data": small_data()}
     if name == "next_tokens":
         data = small_set("continued")
@@ -207,12 +210,15 @@ def test_an_attack_is_repeatable_and_leaves_observations_untouched(name: str) ->
         return
     if name in TEXT_ATTACKS:
         data = small_set("tokens")
+        if "public" in few:
+            few["public"] = {"data": data}
         model = fedsim.model("text_encoder", task=data.task, width=64)
         check_attack(fedsim.attack(name, **few), batch_size=2, model=model, data=data)
         return
-    if name == "tableak":
+    if name in ROW_ATTACKS:
         data = small_set("row")
-        check_attack(fedsim.attack(name, **few), model=fedsim.model("mlp", task=data.task), data=data)
+        model = fedsim.model(ROW_ATTACKS[name], task=data.task)
+        check_attack(fedsim.attack(name, **few), model=model, data=data)
         return
     alone = name in ONE_IMAGE
     model = small_model(activation="tanh") if alone else None
@@ -236,9 +242,10 @@ def test_a_model_gives_logits_and_is_seeded(name: str) -> None:
     if name in LARGE:
         pytest.skip("same code as its smaller sister, only slower")
     task = small_set("tokens").task if name in TEXT_MODELS else None
+    task = dataclasses.replace(small_set("row").task, num_classes=7) if name == "row_mlp" else task
     model = check_model(name, task=task)
     first = next(module for module in model.modules() if not list(module.children()))
-    own = {"transformer": "Bytes", **dict.fromkeys(TEXT_MODELS, "Embed")}
+    own = {"transformer": "Bytes", "row_mlp": "ParameterList", **dict.fromkeys(TEXT_MODELS, "Embed")}
     assert type(first).__name__ == own.get(name, "Normalize")
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import fedsim
+from fedsim.attacks.privacy.exact.row_lookup import categories_of
 from fedsim.attacks.privacy.matching.rows import Rows
 from fedsim.core.errors import FedsimError
 from fedsim.core.inputs import Choice, Number, Row, Tokens
@@ -247,3 +248,35 @@ def test_tableak_tells_what_its_ensemble_agrees_on() -> None:
     assert len(best[:, first:end].unique()) > 2
     with pytest.raises(FedsimError, match="expected parametrisation=rows, got pixels"):
         fedsim.attack("tableak", parametrisation="pixels")
+
+
+@pytest.mark.parametrize("size", [8, 40])
+def test_rows_behind_embeddings_are_looked_up_and_categories_always(size: int) -> None:
+    data = tabular(train_size=80)
+    torch.manual_seed(0)
+    network = fedsim.model("row_mlp", task=data.task)
+    rows, labels = data.train.batch(torch.arange(size)), data.train.labels[:size]
+    seen = fedsim.observe(network, rows, labels, inputs=data.task.inputs)
+    guess = fedsim.attack("row_lookup")(
+        network, seen, input_shape=data.task.input_shape, inputs=data.task.inputs
+    )
+    metrics = ["exact_rows", "bag_of_words"]
+    scores = fedsim.score(guess, rows, labels, metrics=metrics, inputs=data.task.inputs)
+    assert scores["bag_of_words"].value == 1
+    if size == 40:  # more rows than the features tell apart
+        assert guess.images is None
+        return
+    assert scores["exact_rows"].value == 1
+    assert guess.certified is not None
+    assert bool(guess.certified.all())
+
+
+def test_categories_are_not_told_behind_noise() -> None:
+    data = tabular(train_size=80)
+    network = fedsim.model("row_mlp", task=data.task)
+    rows, labels = data.train.batch(torch.arange(40)), data.train.labels[:40]
+    assert isinstance(data.task.inputs, Row)
+    for noise, told in (([], True), ([fedsim.defense("noise", sigma=1e-3)], False)):
+        seen = fedsim.observe(network, rows, labels, inputs=data.task.inputs, defenses=noise)
+        found = categories_of(network, data.task, data.task.inputs, seen.received)
+        assert (found is not None) == told

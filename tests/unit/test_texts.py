@@ -10,7 +10,9 @@ import torch
 import fedsim
 from fedsim.attacks.privacy.text import next_tokens
 from fedsim.attacks.privacy.text.places import standing
+from fedsim.attacks.privacy.text.rearranging import moved, unusual, usual_pairs
 from fedsim.attacks.privacy.text.spans import CLEAR, LIKELY, span_of
+from fedsim.config.compose import parsed
 from fedsim.core.errors import FedsimError
 from fedsim.core.inputs import Choice, Number, Row, Tokens, inputs_from
 from fedsim.core.types import Reconstruction, Task, Truth
@@ -121,6 +123,12 @@ def test_what_inputs_are_is_kept_in_the_run_folder(tmp_path: Path) -> None:
     assert read_inputs(Storage(tmp_path / "none")) is None
 
 
+def test_names_beyond_ascii_want_quotes_and_errors_say_so() -> None:
+    with pytest.raises(FedsimError, match=r"Remedy: 'data\.label=\"käufer\"'"):
+        parsed(["data=csv", "data.label=käufer"])
+    assert len(parsed(["data=csv", 'data.label="käufer"'])) == 2
+
+
 def test_a_table_of_ones_own_is_guessed(tmp_path: Path) -> None:
     file = tmp_path / "mine.csv"
     file.write_text(
@@ -149,6 +157,14 @@ def test_a_table_may_be_separated_otherwise_and_have_blank_lines(tmp_path: Path,
     found = csv(path=str(file)).task.inputs
     assert isinstance(found, Row)
     assert [column.name for column in found.columns] == ["age", "column 2"]
+
+
+def test_a_decimal_comma_goes_with_semicolons(tmp_path: Path) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text("größe;ort;käufer\n" + "".join(f"{n},5;<b>Ulm;{n % 2}\n" for n in range(20)))
+    found = csv(path=str(file)).task.inputs
+    assert isinstance(found, Row)
+    assert found.columns == (Number("größe", 0.5, 19.5), Choice("ort", ("<b>Ulm",)))
 
 
 def test_missing_cells_are_named_and_can_be_left_out(tmp_path: Path) -> None:
@@ -232,3 +248,86 @@ def test_tokens_are_kept_as_the_truth_behind_a_reply(tmp_path: Path) -> None:
         keep_truth(tmp_path, round=1, client=0, images=torch.tensor([[-1, 2]]), labels=torch.zeros(1))
     keep_truth(tmp_path, round=1, client=0, images=torch.tensor([[1, 2]]), labels=torch.zeros(1))
     assert any(tmp_path.rglob("*.safetensors"))
+
+
+def test_one_direction_hides_neither_the_others_nor_a_faint_one() -> None:
+    chance = torch.Generator().manual_seed(0)
+    inputs, errors = torch.randn(12, 40, generator=chance), torch.randn(12, 90, generator=chance)
+    rounding = 1e-6 * torch.randn(90, 40, generator=chance)
+    loud, faint = torch.ones(12), torch.ones(12)
+    loud[0], faint[0] = 1e5, 1e-4
+    for sizes, noise in ((loud, rounding * 1e-1), (faint, rounding)):
+        span = span_of((sizes[:, None] * errors).T @ inputs + noise, 20)
+        assert len(span.basis) == 12
+        assert float(span.excess(inputs).max()) < LIKELY
+
+
+@pytest.mark.parametrize("rank", [4, 64])
+def test_lora_shows_inputs_in_as_many_dimensions_as_its_rank(rank: int) -> None:
+    data = small_set("continued")
+    network = fedsim.model("text_decoder", task=data.task, width=96, heads=4, lora=rank)
+    texts, labels = data.train.batch(torch.arange(2)), data.train.labels[:2]
+    seen = fedsim.observe(network, texts, labels, inputs=data.task.inputs)
+    shown = {name for name, tensor in seen.received.items() if bool(tensor.any())}
+    assert shown == {f"blocks.{n}.{part}.up.weight" for n in (0, 1) for part in ("query", "value")}
+    if rank == 4:
+        with pytest.raises(FedsimError, match="every token lies in the span"):
+            fedsim.attack("dager")(network, seen, inputs=data.task.inputs)
+        return
+    guess = fedsim.attack("dager")(network, seen, inputs=data.task.inputs)
+    assert guess.tokens is not None
+    assert {tuple(text) for text in guess.tokens.tolist()} == {tuple(text) for text in texts.tolist()}
+
+
+def test_texts_of_later_local_steps_are_told_though_inputs_moved() -> None:
+    data = small_set("continued")
+    network = fedsim.model("text_decoder", task=data.task, width=96, heads=4)
+    texts, labels = data.train.batch(torch.arange(4)), data.train.labels[:4]
+    seen = fedsim.observe(
+        network, texts, labels, inputs=data.task.inputs, kind="update", local_steps=2, learning_rate=1e-3
+    )
+    guess = fedsim.attack("dager")(network, seen, inputs=data.task.inputs)
+    assert guess.tokens is not None
+    assert {tuple(text) for text in guess.tokens.tolist()} == {tuple(text) for text in texts.tolist()}
+    assert guess.certified is not None
+    assert not bool(guess.certified.any())  # what drift explains is no proof
+
+
+@pytest.mark.parametrize("attack", ["tag", "lamp"])
+def test_matching_of_one_text_comes_near_and_says_no_more_than_it_may(attack: str) -> None:
+    data = small_set("tokens")
+    network = fedsim.model("text_encoder", task=data.task, width=32, depth=1)
+    texts, labels = data.train.batch(torch.arange(1)), data.train.labels[:1]
+    seen = fedsim.observe(network, texts, labels, inputs=data.task.inputs)
+    settings = {"optimiser": {"iterations": 60 if attack == "tag" else 30}}
+    given = {"public": {"data": data}, "phases": 2, "moves": 5} if attack == "lamp" else {}
+    guess = fedsim.attack(attack, **settings, **given)(network, seen, inputs=data.task.inputs)
+    scores = fedsim.score(guess, texts, labels, metrics=["rouge1"], inputs=data.task.inputs)
+    assert scores["rouge1"].value > 0.6
+    assert guess.certified is None
+    assert guess.trace[-1] < guess.trace[0] / 2
+    later = small_set("continued")
+    other = fedsim.model("text_decoder", task=later.task, width=32, heads=4)
+    with pytest.raises(FedsimError, match=r"Remedy: data\.goal=class"):
+        fedsim.attack(attack, **given).check(other, later.task)
+
+
+def test_moves_keep_every_token_and_only_guessed_lengths_change() -> None:
+    chance, lengths = torch.Generator().manual_seed(0), torch.tensor([6, 5])
+    point = torch.arange(16.0).view(2, 8, 1)
+    kinds = set()
+    for _ in range(60):
+        other, ends = moved(point, lengths, 1, False, chance)
+        assert torch.equal(ends, lengths)
+        assert torch.equal(other.flatten().sort().values, point.flatten())
+        assert torch.equal(other[:, 0], point[:, 0])
+        kinds.add(tuple(other.flatten().tolist()))
+    assert len(kinds) > 10
+    assert any(not torch.equal(moved(point, lengths, 1, True, chance)[1], lengths) for _ in range(30))
+
+
+def test_usual_pairs_prefer_what_public_texts_have() -> None:
+    pairs = usual_pairs(torch.tensor([[1, 2, 4, 0]] * 5), FORM)
+    assert unusual(torch.tensor([[1, 2, 4, 0]]), pairs, FORM) < unusual(
+        torch.tensor([[2, 1, 4, 0]]), pairs, FORM
+    )

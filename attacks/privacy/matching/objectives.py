@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from fedsim.core.settings import one_of
+from fedsim.core.settings import number, one_of
 
 Gradient = Sequence[Tensor]  # one tensor a parameter, in the order of model.named_parameters()
 # Value, and derivative by each tensor; the latter is overwritten by the next call.
@@ -54,6 +54,39 @@ class Euclidean(Objective):
             else:
                 value = sum(weight * square for weight, square in zip(weights, _squares(gaps), strict=True))
                 torch._foreach_mul_(gaps, [2 * weight for weight in weights])
+            return value, gaps
+
+        return distance
+
+
+class EuclideanAbsolute(Objective):
+    """Squared error and a share of the absolute error: few large differences do not hide many small ones.
+
+    Paper: Deng et al., TAG: Gradient Attack on Transformer-based Language Models (EMNLP Findings 2021).
+    """
+
+    def __init__(self, *, absolute: float = 0.01) -> None:
+        """Set the share of the absolute error, of the first tensor; it falls to a half with depth."""
+        self.absolute = number("attack.objective.absolute", absolute, least=0)
+
+    def towards(self, target: Gradient) -> Distance:
+        """Return the sum of both errors from `target`, relative to its size."""
+        goal, (gap, gaps) = _flat(target), _buffer(target)
+        last = max(1, len(target) - 1)
+        shares = [self.absolute * (1 - place / last / 2) for place in range(len(target))]
+        square, size = float(goal.dot(goal)), float(goal.abs().sum())
+
+        def distance(guess: Gradient) -> tuple[float, list[Tensor]]:
+            torch._foreach_copy_(gaps, list(guess))
+            gap.sub_(goal)
+            value = float(gap.dot(gap)) / square
+            signs = [part.sign() for part in gaps]
+            value += sum(
+                share * float(part.abs().sum()) / size for share, part in zip(shares, gaps, strict=True)
+            )
+            gap.mul_(2 / square)
+            for part, sign, share in zip(gaps, signs, shares, strict=True):
+                part.add_(sign, alpha=share / size)
             return value, gaps
 
         return distance

@@ -27,11 +27,13 @@ class Puzzle:
     rough: tuple[str, Span]  # the first layer that sees other tokens: cheap
     sure: tuple[str, Span]  # the layer with the most features: what fits it is right
     wanted: int  # texts
+    moved: nn.Module | None = None  # the model that came back, where inputs moved during local steps
 
     def excess(self, sequences: Tensor) -> Tensor:
         """Return how far every place (N, length) is from fitting the sure layer: about 1 is right."""
         name, span = self.sure
-        return span.excess(entering(self.model, name, sequences))
+        rows = entering(self.model, name, sequences)
+        return span.excess(rows, drift_of(self.moved, name, sequences, rows))
 
     def doubt(self, text: Tensor) -> float | None:
         """Return how far the worst place of a text (length,) is from fitting; None: it does not."""
@@ -43,7 +45,9 @@ class Puzzle:
         name, span = check
         if not len(sequences):
             return torch.zeros(0, dtype=torch.float64)
-        return span.excess(entering(self.model, name, sequences)[:, -1])
+        rows = entering(self.model, name, sequences)
+        drift = drift_of(self.moved, name, sequences, rows)
+        return span.excess(rows[:, -1], None if drift is None else drift[:, -1])
 
     def mismatch(self, sequences: Tensor) -> Tensor:
         """Return how far whole sequences (N,) are from fitting the rough layer."""
@@ -52,6 +56,11 @@ class Puzzle:
         shown = sequences != self.form.padding
         mean: Tensor = (shares * shown).sum(dim=1) / shown.sum(dim=1)
         return mean.sqrt()
+
+
+def drift_of(moved: nn.Module | None, name: str, sequences: Tensor, rows: Tensor) -> Tensor | None:
+    """Return how far what enters a layer (N, length, features) went while the model moved; None: nowhere."""
+    return None if moved is None else (entering(moved, name, sequences) - rows).double().norm(dim=-1)
 
 
 def grown(puzzle: Puzzle) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,7 @@ its inputs lie in theirs. Decoders grow it token by token; of encoders, what com
 sentence is a sum over its own keys, which tells its words. Behind much noise texts are told, not certified.
 """
 
+import copy
 import logging
 import time
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.attacks.privacy import claims
-from fedsim.attacks.privacy.text.assembly import Puzzle, descended, grown
+from fedsim.attacks.privacy.text.assembly import Puzzle, descended, drift_of, grown
 from fedsim.attacks.privacy.text.attention import attention_of
 from fedsim.attacks.privacy.text.companions import pairs_of
 from fedsim.attacks.privacy.text.deflation import peeled
@@ -38,6 +39,7 @@ from fedsim.core.errors import FedsimError
 from fedsim.core.inputs import Tokens
 from fedsim.core.interfaces import Attack
 from fedsim.core.randomness import generator
+from fedsim.core.training import load_weights
 from fedsim.core.types import Observation, Reconstruction, Task
 
 log = logging.getLogger(__name__)
@@ -67,7 +69,7 @@ class Dager(Attack):
         wanted = seen.num_examples or UNTOLD
         most = wanted * form.length
         spans = [(group[0], _span(model, group, seen, most)) for group in structure.local]
-        spans = [(name, span) for name, span in spans if not span.full]
+        spans = _fullest([(name, span) for name, span in spans if not span.full])
         tables = tables_of(model, form, received) if self.use_embeddings else None
         if not spans and tables is None:
             raise FedsimError(
@@ -75,13 +77,24 @@ class Dager(Attack):
                 "Remedy: smaller batches or shorter texts: fewer different tokens than features."
             )
         words = None if tables is None else tables.present
-        candidates = _looked_up(model, form, spans, words)
+        moved = _moved(model, seen)
+        candidates = _looked_up(model, moved, form, spans, words)
+        if words is None and not any(map(len, candidates)):
+            raise FedsimError(
+                "dager: no token lies in the span of the first layer's gradient: it is too small, or behind "
+                "too much noise. Remedy: smaller batches, or a larger rank of LoRA."
+            )
         sure = [own[:0] for own in candidates]
         if tables is not None and tables.places is not None and structure.norm and not structure.causal:
             candidates, sure = _narrowed(model, structure.norm, candidates, tables.tokens, tables.places)
-        texts, excess, clear = _texts(
-            model, task, structure, (candidates, sure), seen, wanted, self.seed, started + self.seconds
-        )
+        if (alone := _only(form, candidates)) is not None and wanted == 1:
+            rows = [(span, entering(model, name, alone)[0, alone[0] != form.padding]) for name, span in spans]
+            excess = torch.tensor([max(float(span.excess(own).max()) for span, own in rows)])
+            texts, clear = alone, max(span.clarity for span, _ in rows) >= CLEAR
+        else:
+            texts, excess, clear = _texts(
+                model, task, structure, (candidates, sure), seen, wanted, self.seed, started + self.seconds
+            )
         presence = torch.zeros(len(form.vocabulary), dtype=torch.bool)
         presence[torch.cat(list(candidates)) if words is None else words] = True
         if len(texts) < wanted:
@@ -110,8 +123,30 @@ def _span(model: nn.Module, group: Sequence[str], seen: Observation, most: int) 
     return span_of(gradient, most, told)
 
 
+def _fullest(spans: Sequence[tuple[str, Span]]) -> list[tuple[str, Span]]:
+    """Return the spans of most inputs: others miss some.
+
+    A decoder's first place has no query to speak of, and a classifier's last layer hears one place.
+    """
+    most = max((len(span.basis) for _, span in spans), default=0)
+    return [(name, span) for name, span in spans if len(span.basis) == most]
+
+
+def _moved(model: nn.Module, seen: Observation) -> nn.Module | None:
+    """Return the model as it came back, where several local steps, or nobody knows how many, moved it."""
+    if seen.kind == "gradient" or seen.local_steps == 1:
+        return None
+    moved = copy.deepcopy(model)
+    load_weights(moved, {name: tensor + seen.received[name] for name, tensor in seen.sent.items()})
+    return moved
+
+
 def _looked_up(
-    model: nn.Module, form: Tokens, spans: Sequence[tuple[str, Span]], words: Tensor | None
+    model: nn.Module,
+    moved: nn.Module | None,
+    form: Tokens,
+    spans: Sequence[tuple[str, Span]],
+    words: Tensor | None,
 ) -> list[Tensor]:
     """Return the tokens of every place whose embeddings lie in all spans."""
     known = torch.arange(len(form.vocabulary)) if words is None else words
@@ -121,10 +156,24 @@ def _looked_up(
         part = known[first : first + CHUNK]
         holds = torch.ones(len(part), form.length, dtype=torch.bool)
         for name, span in spans:
-            rows = entering(model, name, part[:, None].expand(-1, form.length))
-            holds &= span.holds(rows.flatten(0, 1)).view(holds.shape)
+            sequences = part[:, None].expand(-1, form.length)
+            rows = entering(model, name, sequences)
+            drift = drift_of(moved, name, sequences, rows)
+            near = span.holds(rows.flatten(0, 1), None if drift is None else drift.flatten())
+            holds &= near.view(holds.shape)
         found[:, first : first + CHUNK] = holds.T
     return [known[own] for own in found]
+
+
+def _only(form: Tokens, candidates: Sequence[Tensor]) -> Tensor | None:
+    """Return the one text (1, length) that candidates leave, if they leave one."""
+    lengths = [len(own) for own in candidates]
+    told = sum(lengths)
+    if not told or lengths != [1] * told + [0] * (len(lengths) - told):
+        return None
+    text = torch.full((1, form.length), form.padding)
+    text[0, :told] = torch.cat(list(candidates))
+    return text
 
 
 def _narrowed(
@@ -153,7 +202,7 @@ def _texts(
     form = tokens_of(task)
     most = wanted * form.length
     checks = [(name, _span(model, [name], seen, most)) for name in structure.contextual]
-    checks = [(name, span) for name, span in checks if not span.full]
+    checks = _fullest([(name, span) for name, span in checks if not span.full])
     if not checks:
         return torch.zeros(0, form.length, dtype=torch.int64), torch.zeros(0), False
     puzzle = Puzzle(
@@ -164,8 +213,9 @@ def _texts(
         rough=checks[0],
         sure=max(checks, key=lambda check: check[1].outside.shape[1]),
         wanted=wanted,
+        moved=_moved(model, seen),
     )
-    clear = puzzle.sure[1].clarity >= CLEAR
+    clear = puzzle.sure[1].clarity >= CLEAR and puzzle.moved is None
     if structure.causal:
         return *grown(puzzle), clear
     found = _peeled(puzzle, structure, seen, task.num_classes)

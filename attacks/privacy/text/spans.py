@@ -14,6 +14,8 @@ from torch import Tensor
 GAP = 10.0  # between two singular values: below it nothing but rounding
 LIKELY = 5.0  # times the distance that noise explains: true inputs stay below 3
 ROUNDING = 1e-6  # of an input's length, in float32
+UNEVEN = 3.0  # rounding is not as even as noise: its largest singular value is up to twice as large
+FEW = 8  # singular values that say nothing of what noise is like
 CLEAR = 50.0  # clarity from which what fits is right for certain
 SKETCH = 24  # directions outside of the span that most wrong inputs are told by
 
@@ -42,21 +44,28 @@ class Span:
         share: Tensor = (rows @ self.outside.to(rows)).norm(dim=-1) / rows.norm(dim=-1).clamp(min=1e-30)
         return share
 
-    def excess(self, rows: Tensor) -> Tensor:
-        """Return each input's distance over what noise explains: about 1 for true inputs."""
+    def excess(self, rows: Tensor, drift: Tensor | None = None) -> Tensor:
+        """Return each input's distance over what noise explains: about 1 for true inputs.
+
+        drift: how far local steps have moved each input, which it may be off by.
+        """
         wide = rows.double()
         away = (wide @ self.outside).norm(dim=-1)
         spread = ((wide @ self.basis.T) / self.sizes).norm(dim=-1)
         allowed = self.noise * math.sqrt(self.outside.shape[1]) * spread
-        over: Tensor = away / torch.maximum(allowed, ROUNDING / LIKELY * wide.norm(dim=-1)).clamp(min=1e-300)
+        allowed = torch.maximum(allowed, ROUNDING / LIKELY * wide.norm(dim=-1))
+        if drift is not None:
+            allowed = allowed + drift / LIKELY
+        over: Tensor = away / allowed.clamp(min=1e-300)
         return over
 
-    def holds(self, rows: Tensor) -> Tensor:
+    def holds(self, rows: Tensor, drift: Tensor | None = None) -> Tensor:
         """Say of each input whether it may lie in the span; a sketch spares most of the work."""
         few = self.outside[:, :SKETCH].to(rows)
         near = self.noise * math.sqrt(few.shape[1]) / float(self.sizes.min()) * LIKELY * 2
-        found: Tensor = (rows @ few).norm(dim=-1) <= (near + 10 * ROUNDING) * rows.norm(dim=-1)
-        found[found.clone()] = self.excess(rows[found]) <= LIKELY
+        most = (near + 10 * ROUNDING) * rows.norm(dim=-1)
+        found: Tensor = (rows @ few).norm(dim=-1) <= (most if drift is None else most + drift)
+        found[found.clone()] = self.excess(rows[found], None if drift is None else drift[found]) <= LIKELY
         return found
 
 
@@ -69,9 +78,13 @@ def span_of(gradient: Tensor, most: int, told: float | None = None) -> Span:
     units, features = gradient.shape
     _, sizes, basis = torch.linalg.svd(gradient.double(), full_matrices=True)
     most = min(most, len(sizes))
-    gaps = sizes[:most] / torch.cat([sizes[1:], sizes.new_zeros(1)])[:most].clamp(min=1e-300)
+    gaps = sizes[:most] / torch.cat([sizes[1:], sizes[-1:] / GAP])[:most].clamp(min=1e-300)
     gaps[sizes[:most] <= 1e-12 * sizes[0]] = 0
     rank = int(gaps.argmax()) + 1
+    if gaps.max() >= GAP:  # one input may stand out of all others, and one hardly of the rounding
+        steps = (gaps >= GAP).nonzero().flatten().flip(0) + 1
+        behind = [*steps.tolist(), *range(rank, most + 1)]
+        rank = next((k for k in behind if _is_noise(sizes, k, units, features)), rank)
     clear = bool(gaps.max() >= GAP) and not told
     if not clear:
         deviation = told or _deviation(sizes, most, units, features)
@@ -84,6 +97,14 @@ def span_of(gradient: Tensor, most: int, told: float | None = None) -> Span:
         outside=basis[rank:].T.contiguous(),
         noise=noise,
     )
+
+
+def _is_noise(sizes: Tensor, rank: int, units: int, features: int) -> bool:
+    """Say whether the largest value behind a rank is one of noise as strong as all of them."""
+    if rank > len(sizes) - FEW:
+        return False
+    edge = math.sqrt(units - rank) + math.sqrt(features - rank)
+    return float(sizes[rank]) <= UNEVEN * _deviation(sizes, rank, units, features) * edge
 
 
 def _deviation(sizes: Tensor, rank: int, units: int, features: int) -> float:
