@@ -95,7 +95,7 @@ def world(name: str) -> World:
     few += ["attack.iterations=3"] if name == "stein" else []
     few += ["attack.steps=30"] if name == "first_layer_peeling" else []
     head = "+attack.features={_target_: fedsim.attacks.privacy.exact.head_peeling.HeadPeeling}"
-    few += ["~attack.features", head] if name == "feature_inversion" else []  # the others have turns of their own
+    few += ["~attack.features", head] if name == "feature_inversion" else []
     few += ["attack.annealing=30", "attack.starts=32"] if name in ("peeling", "fedavg_peeling") else []
     data = ["data=synthetic", "data.shape=[1,8,8]", "data.num_classes=4", "data.train_size=160"]
     network = ["model=mlp", "model.width=40", f"model.activation={'tanh' if name in ONE_IMAGE else 'relu'}"]
