@@ -15,6 +15,7 @@ from fedsim.attacks.privacy.text.structure import probe_of
 from fedsim.core.errors import FedsimError
 from fedsim.core.inputs import Tokens
 from fedsim.core.settings import number
+from fedsim.core.types import Task
 
 
 class _Lookup(TorchFunctionMode):
@@ -147,13 +148,13 @@ class UsualLength(Prior):
         """Set the weight of the penalty."""
         self.weight = number("attack.priors.weight", weight, least=0)
 
-    def on(self, model: nn.Module) -> Penalty:
+    def on(self, model: nn.Module, task: Task) -> Penalty:
         """Return the squared gap between mean lengths, in units of the vocabulary's."""
         if not isinstance(model, FromEmbeddings):
             raise FedsimError("attack.priors: UsualLength is for texts. Remedy: attack=lamp.")
         usual = (model.table / model.table.std()).norm(dim=1).mean()
 
-        def penalty(images: Tensor) -> Term:
+        def penalty(images: Tensor, done: float = 1.0) -> Term:
             gap = images.norm(dim=-1).mean() / usual.to(images) - 1
             value = self.weight * gap.square()
             return float(value.detach()), value, None

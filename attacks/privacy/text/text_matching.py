@@ -177,7 +177,7 @@ class TextMatching(Attack):
             labels=labels,
             parametrisation=Embeddings(form, table, self._first_lengths(own, form, seen, size)),
             distance=self.objective.towards(target),
-            penalties=tuple(prior.on(soft) for prior in self.priors),
+            penalties=tuple(prior.on(soft, task) for prior in self.priors),
         )
 
     def _first_lengths(self, model: nn.Module, form: Tokens, seen: Observation, size: int) -> Tensor:
