@@ -167,8 +167,8 @@ def test_of_an_interval_the_nearest_end_counts_and_the_first_that_is_near_enough
         return {"w": torch.tensor([tried[-1]])}
 
     monkeypatch.setattr(forged_trace, "_end", end)
-    best, error = forged_trace._nearest_end(trace, [], TRAINING, 0, 1.0)
-    assert (float(best["w"]), error, len(tried)) == (1.0, 1.0, 4)
+    first, nearest, error = forged_trace._nearest_end(trace, [], TRAINING, 0, 1.0, range(7))
+    assert (float(first["w"]), float(nearest["w"]), error, len(tried)) == (3.0, 1.0, 1.0, 4)
     tried.clear()
-    assert forged_trace._nearest_end(trace, [], TRAINING, 0, 0.1)[1] == 0.5
-    assert len(tried) == 1 + forged_trace.ROUNDINGS
+    assert forged_trace._nearest_end(trace, [], TRAINING, 0, 0.1, range(7))[2] == 0.5
+    assert len(tried) == 7
