@@ -66,12 +66,12 @@ def section(folder: RunFolder) -> str:
     """Return the table of one comparison."""
     cells = read_cells(folder.storage)
     common = yaml.safe_load(folder.storage.read_text(CONFIG_FILE))["common"]
-    rows, seeds = list(_rows(folder, cells)), len({cell.seed for cell in cells})
+    rows, seeds = list(_rows(folder, cells)), {cell.seed for cell in cells}
     attacks, defenses = dict.fromkeys(row.attack for row in rows), dict.fromkeys(row.defense for row in rows)
     shown = [metric for metric in METRICS if any(row.over_seeds(metric) for row in rows)]
     heading = ["defense", "attack", *(f"{METRICS[each]} (blind)" for each in shown), "test accuracy", "line"]
     whole = _command([*attacks], [*defenses], common, seeds)
-    lines = [*_opening(folder, cells[0], seeds), f"\n```sh\n{whole}\n```\n", _line(heading)]
+    lines = [*_opening(folder, cells[0], len(seeds)), f"\n```sh\n{whole}\n```\n", _line(heading)]
     lines.append(_line(["---"] * len(heading)))
     for defense in defenses:
         for row in (row for row in rows if row.defense == defense):
@@ -124,10 +124,11 @@ def _range(values: Sequence[float]) -> str:
     return " to ".join(dict.fromkeys(f"{end:.0f}" if abs(end) >= 10 else f"{end:.2f}" for end in ends))
 
 
-def _command(attacks: Sequence[str], defenses: Sequence[str], common: Sequence[str], seeds: int) -> str:
+def _command(attacks: Sequence[str], defenses: Sequence[str], common: Sequence[str], seeds: set[int]) -> str:
     """Return the line that plays these alone, once it is certain that it does."""
     chosen = ",".join(map(_written, attacks)), ",".join(map(_written, defenses))
-    words = [f"attack=[{chosen[0]}]", f"defense=[{chosen[1]}]", f"seeds={seeds}", *common]
+    words = [f"attack=[{chosen[0]}]", f"defense=[{chosen[1]}]", f"seeds={len(seeds)}", *common]
+    words += [f"seed={min(seeds)}"] if min(seeds) else []
     understood = comparison_of([*words, "into=again"])
     for wanted, got in ((attacks, understood.attacks), (defenses, understood.defenses)):
         assert [*wanted] == [choice.label for choice in got], f"expected {wanted}, got {got}"
