@@ -43,11 +43,14 @@ class Quiet(Crafted):
         self.passing = settings.number("attack.passing", passing, above=0, below=1)
         self.bias = settings.number("attack.bias", bias, above=0)
 
+    def check(self, model: nn.Module, task: Task) -> None:
+        """Refuse a model without a layer to read images off, or with convolutions in front of it."""
+        if find_place(model, task).carriage is not None:
+            raise FedsimError("quiet: convolutions that carry pixels are seen at once. Remedy: model=mlp.")
+
     def craft(self, model: nn.Module, task: Task, round: int, weights: Weights) -> Weights:
         """Exchange some rows of the readout layer."""
         place = find_place(model, task)
-        if place.carriage is not None:
-            raise FedsimError("quiet: convolutions that carry pixels are seen at once. Remedy: model=mlp.")
         sent, random = carrying(place, weights), generator(self.seed, "quiet", round)
         rows = weights[f"{place.layer}.weight"].double()
         chosen = torch.randperm(len(rows), generator=random)[: max(1, round_up(self.units * len(rows)))]
