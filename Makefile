@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := -m pip install --quiet --disable-pip-version-check
 # Files with tests of a mark: each process that runs them reads these alone, not the whole suite.
-MARKED = $(shell grep -rl --include='test_*.py' 'mark\.$(1)' tests)
+MARKED = $(sort $(shell grep -rl --include='test_*.py' 'mark\.$(1)' tests))
 # Where it is set, every process compiles every test again.
 unexport PYTHONDONTWRITEBYTECODE
 
