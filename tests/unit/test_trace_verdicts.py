@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from small_training import TRAINING as LONGER
+from small_training import fresh
 from torch import nn
 
 from fedsim.core.errors import FedsimError
@@ -16,34 +18,11 @@ from fedsim.defenses.integrity.proof.reproduction import SAFETY, stand_ins
 from fedsim.integrity import forged_trace
 from fedsim.integrity.forged_trace import batches_file, judge_traces, proof_file, trace_delta, write_trace
 from fedsim.integrity.judge import last_places
-from fedsim.integrity.training import CentralTraining, batch_at, central_indices, train_centrally
-from fedsim.models.layers import Normalize
+from fedsim.integrity.training import batch_at, central_indices, train_centrally
 from fedsim.storage.folder import Storage
 
 DATA = synthetic(shape=(1, 4, 4), num_classes=3, train_size=24, test_size=10)
-
-
-def fresh(number: int) -> nn.Module:
-    torch.manual_seed(number)
-    return nn.Sequential(Normalize(DATA.task), nn.Flatten(), nn.Linear(16, 3)).eval()
-
-
-TRAINING = CentralTraining(
-    fresh=fresh,
-    train=DATA.train,
-    test=DATA.test,
-    task=DATA.task,
-    steps=2,
-    batch_size=8,
-    learning_rate=0.3,
-    precision="float32",
-    seed=5,
-    keys=None,
-    threads=1,
-    study=(),
-    intervals=(1,),
-    batch_sizes=(8,),
-)
+TRAINING = replace(LONGER, test=DATA.test, steps=2, intervals=(1,), batch_sizes=(8,))
 USED = [central_indices(TRAINING, step).tolist() for step in range(2)]
 UNUSED = next(place for place in range(24) if place not in USED[0] + USED[1])
 
